@@ -1,0 +1,1 @@
+"""Floor 1: what the data are. Imports no torch."""

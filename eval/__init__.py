@@ -1,0 +1,1 @@
+"""Floor 3: simulated interactions, scores, statistics, reports."""

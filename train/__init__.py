@@ -1,0 +1,1 @@
+"""Floor 2: recipes in, checkpoints out."""

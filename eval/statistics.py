@@ -1,0 +1,333 @@
+"""The statistics of a report: means over cards, paired differences, corrections, agreement with raters.
+
+The unit is the role card (or another group): samples of one card are averaged first and cards are resampled, because
+dialogues of one card resemble each other and treating them as independent makes intervals too narrow. Everything
+is pure: values in, values out, seeded. A figure that does not exist is None, with the reason beside it.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+RESAMPLES = 9999
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its confidence limits; `n_cards` is the number of independent units behind it.
+
+    `low` and `high` are None where no interval exists; `reason` then says why. `method` is the bootstrap used:
+    "BCa" (Efron 1987), or "percentile" where the BCa correction is undefined for the data.
+    """
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n_cards: int
+    method: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Supporter a minus supporter b, card by card."""
+
+    interval: Interval
+    p_value: float | None
+    """Two-sided sign-flip permutation test; exact up to 13 cards, 9,999 random flips beyond."""
+    detectable: float | None
+    """Smallest difference that would probably be found: see `smallest_detectable_difference`."""
+    only_a: int
+    """Cards dropped because only a has values for them."""
+    only_b: int
+    differences: dict[str, float] = field(repr=False)
+    """Difference of every card used."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement of predicted levels with rated levels."""
+
+    n: int
+    accuracy: float | None
+    """Share of exact hits, 0..1."""
+    within_one: float | None
+    """Share of predictions at most one level off, 0..1 (ESC-Eval's ACC_soft)."""
+    kappa: float | None
+    """Quadratic weighted kappa, at most 1; 0 is what any constant prediction gets."""
+    mae: float | None
+    """Mean absolute error in levels."""
+    reason: str | None = None
+    """Why a figure is None."""
+
+
+def to_percent(level: float, scale: tuple[int, int]) -> float:
+    """A level of `scale` on 0..100: the lowest level is 0, the highest 100 (on 0..4: level × 25, as in ESC-Eval)."""
+    low, high = scale
+    return (level - low) / (high - low) * 100
+
+
+def card_means(values_per_card: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Mean of the samples of every card that has at least one. Raises ValueError for NaN or infinity."""
+    means = {card: float(np.mean(values)) for card, values in values_per_card.items() if len(values)}
+    wrong = [card for card, mean in means.items() if not np.isfinite(mean)]
+    if wrong:
+        raise ValueError(f"card {wrong[0]!r} has a value that is not finite; leave missing values out")
+    return means
+
+
+def mean_interval(
+    values_per_card: Mapping[str, Sequence[float]],
+    confidence: float = 0.95,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Interval:
+    """Mean over cards, each card counted once, with a BCa bootstrap interval over cards."""
+    means = np.array(list(card_means(values_per_card).values()))
+    return _mean_of(means, confidence, seed, resamples)
+
+
+def paired_difference(
+    a: Mapping[str, Sequence[float]],
+    b: Mapping[str, Sequence[float]],
+    confidence: float = 0.95,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> PairedDifference:
+    """Mean of (a - b) over the cards that both have, with a BCa interval and a sign-flip permutation p value.
+
+    Flipping the sign of a card's difference is exchanging the two supporters on that card, which changes nothing
+    if they are equally good (Fisher's randomisation test for pairs).
+    """
+    means_a, means_b = card_means(a), card_means(b)
+    differences = {card: mean - means_b[card] for card, mean in means_a.items() if card in means_b}
+    values = np.array(list(differences.values()))
+    return PairedDifference(
+        interval=_mean_of(values, confidence, seed, resamples),
+        p_value=sign_flip_p(values, seed, resamples),
+        detectable=smallest_detectable_difference(values),
+        only_a=len(means_a) - len(differences),
+        only_b=len(means_b) - len(differences),
+        differences=differences,
+    )
+
+
+def sign_flip_p(differences: Sequence[float] | Floats, seed: int = 0, resamples: int = RESAMPLES) -> float | None:
+    """Two-sided p value of "the mean difference is 0" by flipping signs; None without differences.
+
+    All 2^n flips are made while they are at most `resamples`; otherwise `resamples` random ones.
+    """
+    from scipy.stats import permutation_test
+
+    values = np.asarray(differences, dtype=float)
+    if len(values) == 0:
+        return None
+    if not values.any():
+        return 1.0
+    result = permutation_test(
+        (values,),
+        np.mean,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=resamples,
+        batch=1000,
+        rng=np.random.default_rng(seed),
+    )
+    return float(result.pvalue)
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's step-down adjusted p values (Holm 1979), in the order given.
+
+    The i-th smallest of m is multiplied by m - i + 1, made monotone and capped at 1. None stays None and does not
+    count towards m.
+    """
+    known = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (p, place) in enumerate(known):
+        largest = max(largest, min(1.0, p * (len(known) - rank)))
+        adjusted[place] = largest
+    return adjusted
+
+
+def smallest_detectable_difference(
+    differences: Sequence[float] | Floats, power: float = 0.8, alpha: float = 0.05
+) -> float | None:
+    """The true mean difference that a two-sided paired test at `alpha` finds with probability `power`.
+
+    (t[1 - alpha/2, n - 1] + t[power, n - 1]) · s / sqrt(n), with s the standard deviation of the n differences:
+    the minimum detectable effect of Bloom (1995), Evaluation Review 19(5). Same unit as the differences. None for
+    fewer than two differences or when they are all equal, since no spread can be estimated then.
+    """
+    from scipy.stats import t
+
+    values = np.asarray(differences, dtype=float)
+    n = len(values)
+    if n < 2 or np.ptp(values) == 0:
+        return None
+    multiplier = t.ppf(1 - alpha / 2, n - 1) + t.ppf(power, n - 1)
+    return float(multiplier * values.std(ddof=1) / np.sqrt(n))
+
+
+def agreement(truth: Sequence[int], predicted: Sequence[int], levels: Sequence[int]) -> Agreement:
+    """Agreement of two equally long lists of levels; `levels` are all levels of the scale, lowest first.
+
+    Pairs with a missing side are the caller's to drop and to count. Raises ValueError for a level off the scale.
+    """
+    confusion = _confusions(truth, predicted, ["all"] * len(truth), levels).sum(axis=0)
+    n = int(confusion.sum())
+    if n == 0:
+        return Agreement(0, None, None, None, None, reason="no pair of a rated and a predicted level")
+    figures = {name: float(formula(confusion)) for name, formula in _FIGURES.items()}
+    kappa = figures["kappa"] if np.isfinite(figures["kappa"]) else None
+    reason = None if kappa is not None else "kappa: both sides are one and the same level throughout"
+    return Agreement(n, figures["accuracy"], figures["within_one"], kappa, figures["mae"], reason)
+
+
+def agreement_intervals(
+    truth: Sequence[int],
+    predicted: Sequence[int],
+    groups: Sequence[Hashable],
+    levels: Sequence[int],
+    confidence: float = 0.95,
+    seed: int = 0,
+    resamples: int = 1999,
+) -> dict[str, Interval]:
+    """`agreement`'s figures by name (accuracy, within_one, kappa, mae), each with a bootstrap interval over groups.
+
+    `groups` names the unit that is resampled, one entry a pair: the card, or the dialogue when there are no cards.
+    """
+    confusions = _confusions(truth, predicted, groups, levels)
+    whole = agreement(truth, predicted, levels)
+    intervals = {}
+    for name, formula in _FIGURES.items():
+        value = getattr(whole, name)
+        if value is None:
+            intervals[name] = Interval(None, None, None, len(confusions), reason=whole.reason)
+            continue
+
+        def statistic(index: NDArray[np.int64], axis: int, formula: Callable[[Floats], Any] = formula) -> NDArray[Any]:
+            return np.asarray(formula(confusions[index].sum(axis=-3)))
+
+        intervals[name] = _bootstrap(value, statistic, len(confusions), confidence, seed, resamples)
+    return intervals
+
+
+def constant_agreement(
+    truth: Sequence[int], level: int, groups: Sequence[Hashable], levels: Sequence[int], **settings: Any
+) -> dict[str, Interval]:
+    """`agreement_intervals` of always predicting `level` (the mode or median of the training ratings).
+
+    To be printed beside every scorer: on a skewed scale the constant has a high within-one share while knowing nothing.
+    """
+    return agreement_intervals(truth, [level] * len(truth), groups, levels, **settings)
+
+
+def _mean_of(values: Floats, confidence: float, seed: int, resamples: int) -> Interval:
+    if len(values) == 0:
+        return Interval(None, None, None, 0, reason="no card has a value")
+    # Within a rounding error of each other counts as equal: averaging samples leaves such dust.
+    if len(values) > 1 and np.ptp(values) < 1e-9:
+        return Interval(float(values[0]), None, None, len(values), reason="all cards have the same value")
+    return _bootstrap(
+        float(values.mean()),
+        lambda index, axis: values[index].mean(axis=axis),
+        len(values),
+        confidence,
+        seed,
+        resamples,
+    )
+
+
+def _bootstrap(
+    estimate: float,
+    statistic: Callable[[NDArray[np.int64], int], NDArray[Any]],
+    n: int,
+    confidence: float,
+    seed: int,
+    resamples: int,
+) -> Interval:
+    """BCa interval of a statistic of unit indices; percentile where BCa is undefined; else None with a reason."""
+    import warnings
+
+    from scipy.stats import bootstrap
+
+    if n < 2:
+        return Interval(estimate, None, None, n, reason="an interval needs at least two cards")
+    with warnings.catch_warnings():
+        # Degenerate data are told apart below; scipy's and numpy's warnings would only repeat it on the terminal.
+        warnings.simplefilter("ignore")
+        result = bootstrap(
+            (np.arange(n),),
+            statistic,
+            vectorized=True,
+            n_resamples=resamples,
+            batch=max(1, 2_000_000 // n // 25),
+            confidence_level=confidence,
+            method="BCa",
+            rng=np.random.default_rng(seed),
+        )
+    drawn = np.asarray(result.bootstrap_distribution)
+    undefined = int((~np.isfinite(drawn)).sum())
+    if undefined:
+        reason = f"undefined in {undefined} of {resamples} resamples"
+        return Interval(estimate, None, None, n, reason=reason)
+    if np.ptp(drawn) < 1e-12:
+        return Interval(estimate, None, None, n, reason="every resample gives the same value")
+    low, high = result.confidence_interval
+    if np.isfinite(low) and np.isfinite(high):
+        return Interval(estimate, float(low), float(high), n, method="BCa")
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(drawn, [tail, 1 - tail])
+    return Interval(estimate, float(low), float(high), n, method="percentile")
+
+
+def _confusions(
+    truth: Sequence[int], predicted: Sequence[int], groups: Sequence[Hashable], levels: Sequence[int]
+) -> Floats:
+    """Counts [group, rated level, predicted level]."""
+    if not len(truth) == len(predicted) == len(groups):
+        raise ValueError(f"lengths differ: {len(truth)} rated, {len(predicted)} predicted, {len(groups)} groups")
+    place = {level: index for index, level in enumerate(levels)}
+    numbers: dict[Hashable, int] = {}
+    for group in groups:
+        numbers.setdefault(group, len(numbers))
+    counts = np.zeros((len(numbers), len(levels), len(levels)))
+    for rated, guessed, group in zip(truth, predicted, groups, strict=True):
+        if rated not in place or guessed not in place:
+            raise ValueError(f"level {rated if rated not in place else guessed} is not one of {list(levels)}")
+        counts[numbers[group], place[rated], place[guessed]] += 1
+    return counts
+
+
+def _distance(confusion: Floats) -> Floats:
+    """|rated - predicted| in levels, for a confusion matrix of whole, consecutive levels."""
+    index = np.arange(confusion.shape[-1])
+    return np.abs(index[:, None] - index[None, :]).astype(float)
+
+
+def _share(confusion: Floats, weights: Floats) -> Floats:
+    total: Floats = (confusion * weights).sum(axis=(-2, -1)) / confusion.sum(axis=(-2, -1))
+    return total
+
+
+def _quadratic_kappa(confusion: Floats) -> Floats:
+    """1 - observed / expected squared distance (Cohen 1968); NaN where nothing could disagree."""
+    n = confusion.sum(axis=(-2, -1))[..., None, None]
+    expected = confusion.sum(axis=-1)[..., :, None] * confusion.sum(axis=-2)[..., None, :] / n
+    weights = _distance(confusion) ** 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(1 - (confusion * weights).sum(axis=(-2, -1)) / (expected * weights).sum(axis=(-2, -1)))
+
+
+_FIGURES: dict[str, Callable[[Floats], Any]] = {
+    "accuracy": lambda confusion: _share(confusion, 1.0 * (_distance(confusion) == 0)),
+    "within_one": lambda confusion: _share(confusion, 1.0 * (_distance(confusion) <= 1)),
+    "kappa": _quadratic_kappa,
+    "mae": lambda confusion: _share(confusion, _distance(confusion)),
+}

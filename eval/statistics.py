@@ -311,7 +311,7 @@ def _distance(confusion: Floats) -> Floats:
     return np.abs(index[:, None] - index[None, :]).astype(float)
 
 
-def _share(confusion: Floats, weights: Floats) -> Floats:
+def _share(confusion: Floats, weights: NDArray[Any]) -> Floats:
     total: Floats = (confusion * weights).sum(axis=(-2, -1)) / confusion.sum(axis=(-2, -1))
     return total
 
@@ -326,8 +326,8 @@ def _quadratic_kappa(confusion: Floats) -> Floats:
 
 
 _FIGURES: dict[str, Callable[[Floats], Any]] = {
-    "accuracy": lambda confusion: _share(confusion, 1.0 * (_distance(confusion) == 0)),
-    "within_one": lambda confusion: _share(confusion, 1.0 * (_distance(confusion) <= 1)),
+    "accuracy": lambda confusion: _share(confusion, _distance(confusion) == 0),
+    "within_one": lambda confusion: _share(confusion, _distance(confusion) <= 1),
     "kappa": _quadratic_kappa,
     "mae": lambda confusion: _share(confusion, _distance(confusion)),
 }

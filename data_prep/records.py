@@ -7,6 +7,7 @@ file, line and field, and never echoes the text itself.
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -56,9 +57,7 @@ class RoleCard(Record):
         colon = "：" if self.language == "zh" else ": "
         missing = NOT_MENTIONED[self.language]
         labels = CARD_LABELS[self.language]
-        return "\n".join(
-            f"{label}{colon}{value or missing}" for label, value in zip(labels, values, strict=True)
-        )
+        return "\n".join(f"{label}{colon}{value or missing}" for label, value in zip(labels, values, strict=True))
 
 
 class Turn(Record):
@@ -127,9 +126,7 @@ def read_text(path: str | Path) -> str:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise UserError(
-            f"{path}: is UTF-16, expected UTF-8; convert it with: iconv -f UTF-16 -t UTF-8 {path.name}"
-        )
+        raise UserError(f"{path}: is UTF-16, expected UTF-8; convert it with: iconv -f UTF-16 -t UTF-8 {path.name}")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -137,8 +134,23 @@ def read_text(path: str | Path) -> str:
         raise UserError(f"{path}:{line}: is not valid UTF-8; save the file as UTF-8 and try again") from None
 
 
+HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def encodable(value: Any) -> bool:
+    """Whether the texts in a JSON value can be written as UTF-8; half a surrogate pair cannot."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def parse_json(text: str, where: str) -> Any:
-    """JSON with duplicate keys and NaN refused. `where` is the file (and line) named in the UserError."""
+    """JSON with duplicate keys, NaN, infinities and unpaired surrogates refused.
+
+    `where` is the file (and line) named in the UserError.
+    """
 
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -151,15 +163,29 @@ def parse_json(text: str, where: str) -> Any:
     def no_constant(name: str) -> float:
         raise UserError(f"{where}: {name} is not JSON; write null for a missing value")
 
+    def finite(digits: str) -> float:
+        number = float(digits)
+        if abs(number) == float("inf"):
+            raise UserError(f"{where}: a number is too large to be read; write null for a missing value")
+        return number
+
     try:
-        return json.loads(text, object_pairs_hook=no_duplicates, parse_constant=no_constant)
+        found = json.loads(text, object_pairs_hook=no_duplicates, parse_constant=no_constant, parse_float=finite)
+        broken = HALF_CHARACTER.search(text) is not None and not encodable(found)
     except json.JSONDecodeError as error:
         place = where if error.lineno == 1 else f"{where}:{error.lineno}"
         raise UserError(
             f"{place}: not valid JSON at column {error.colno} ({error.msg}); is the line complete?"
         ) from None
+    except ValueError:  # Python's own limit on the digits of an integer; the only other ValueError here
+        raise UserError(f"{where}: a number has too many digits to be read") from None
     except RecursionError:
         raise UserError(f"{where}: JSON is nested too deeply to be one of our records") from None
+    if broken:
+        raise UserError(
+            f"{where}: holds half a character (a \\ud8xx escape without its other half); remove it or restore the pair"
+        )
+    return found
 
 
 def iter_json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
@@ -182,12 +208,13 @@ def describe_invalid(error: ValidationError) -> str:
     return f"{field}: found {found}, expected: {first['msg']}{more}"
 
 
-def read_records(path: str | Path, kind: type[RecordT]) -> list[RecordT]:
-    """All records of one JSONL file, in order.
+def read_located(path: str | Path, kind: type[RecordT]) -> list[tuple[str, RecordT]]:
+    """All records of one JSONL file, in order, each with its `file:line`.
 
-    Raises UserError at the first line that is not JSON or not a `kind`, and when an `id` occurs twice.
+    Raises UserError at the first line that is not JSON or not a `kind`, when an `id` occurs twice, and when the
+    file holds no record at all.
     """
-    records: list[RecordT] = []
+    located: list[tuple[str, RecordT]] = []
     seen: dict[str, str] = {}
     for where, value in iter_json_lines(path):
         try:
@@ -199,10 +226,15 @@ def read_records(path: str | Path, kind: type[RecordT]) -> list[RecordT]:
             if identifier in seen:
                 raise UserError(f"{where}: id {identifier!r} is already used at {seen[identifier]}; ids must differ")
             seen[identifier] = where
-        records.append(record)
-    if not records:
+        located.append((where, record))
+    if not located:
         raise UserError(f"{path}: holds no {kind.__name__} record; expected one JSON object a line")
-    return records
+    return located
+
+
+def read_records(path: str | Path, kind: type[RecordT]) -> list[RecordT]:
+    """All records of one JSONL file, in order. Raises UserError like `read_located`."""
+    return [record for _, record in read_located(path, kind)]
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -1,0 +1,24 @@
+"""The datasets of the field, by name: `get_source("esconv").read(path)` turns their files into our records."""
+
+from difflib import get_close_matches
+
+from data_prep.errors import UserError
+from data_prep.sources import esceval, esconv
+from data_prep.sources.base import Conversion, Options, Refusal, Source
+
+__all__ = ["SOURCES", "Conversion", "Options", "Refusal", "Source", "get_source"]
+
+SOURCES: dict[str, Source] = {
+    source.name: source
+    for source in (esconv.ESCONV, esceval.ESCEVAL_CARDS, esceval.ESCEVAL_TRANSCRIPTS, esceval.ESCEVAL_SCORES)
+}
+
+
+def get_source(name: str) -> Source:
+    """The source of that name. Raises UserError with the nearest known name."""
+    if name in SOURCES:
+        return SOURCES[name]
+    folded = name.casefold().replace("_", "-")
+    close = get_close_matches(folded, SOURCES, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(SOURCES)}"
+    raise UserError(f"unknown source {name!r}; {hint} (all of them: esckit data sources)")

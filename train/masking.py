@@ -61,9 +61,7 @@ class ChatRenderer:
     def __init__(self, tokenizer: Any):
         name = getattr(tokenizer, "name_or_path", "") or "the tokenizer"
         if not getattr(tokenizer, "chat_template", None):
-            raise UserError(
-                f"{name}: has no chat template; use a chat (instruct) model, or save a template with it"
-            )
+            raise UserError(f"{name}: has no chat template; use a chat (instruct) model, or save a template with it")
         self.tokenizer = tokenizer
         self.name = name
         self._pieces = lru_cache(maxsize=None)(self._render_pieces)
@@ -140,9 +138,7 @@ class ChatRenderer:
 
     def _apply(self, messages: Sequence[Any], generation: bool) -> str:
         try:
-            return self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=generation
-            )
+            return self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=generation)
         except TemplateError as error:
             roles = ", ".join(message["role"] for message in messages)
             raise UserError(f"{self.name}: its chat template refuses the roles ({roles}): {error}") from None
@@ -197,9 +193,7 @@ class ChatRenderer:
         return sorted(stops)
 
 
-def fit(
-    renderer: ChatRenderer, messages: Sequence[Message], max_length: int, where: str
-) -> tuple[Encoded, int]:
+def fit(renderer: ChatRenderer, messages: Sequence[Message], max_length: int, where: str) -> tuple[Encoded, int]:
     """Encodes what fits into `max_length` tokens; returns it and the number of messages dropped.
 
     The system message and the last supervised message are kept whole; the oldest messages go first, always up to

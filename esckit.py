@@ -1,0 +1,54 @@
+"""The command line: assembles the commands of the three floors; no logic of its own."""
+
+import os
+import sys
+
+# No library may report home, and none may ask the terminal for anything; set before any of them is imported.
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("DO_NOT_TRACK", "1")
+os.environ.setdefault("WANDB_SILENT", "true")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import typer
+from eval.cli_evaluate import evaluate
+from eval.cli_quickstart import quickstart
+from eval.cli_report import report, score
+from eval.cli_simulate import simulate
+
+from data_prep.cli import app as data_app
+from data_prep.errors import UserError
+from train.cli import model_app, recipe_app, train
+
+app = typer.Typer(
+    name="esckit",
+    help="Train and evaluate emotional-support-conversation models: ESC-Role, ESC-RANK, supporters.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.command()(quickstart)
+app.add_typer(data_app, name="data")
+app.add_typer(recipe_app, name="recipe")
+app.command()(train)
+app.command()(evaluate)
+app.add_typer(model_app, name="model")
+app.command()(simulate)
+app.command()(score)
+app.command()(report)
+
+
+def main() -> None:
+    """Runs the command line. A user's mistake is its message alone and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("stopped; what was finished is kept", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Base models, tokenizers and adapters, in and out of memory."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from data_prep.errors import UserError
+from train.recipe import LoraSection, ModelSection
+
+
+def resolve_base(base: str) -> str:
+    """What `from_pretrained` is given for a base model's name: a folder for known and local models, else a hub id.
+
+    Raises UserError for a known model that was not fetched yet and for a folder that holds no model.
+    """
+    from train.fetch import known_models, model_path
+
+    if base in known_models():
+        found = model_path(base)
+        if found is None:
+            raise UserError(f"model {base!r} is not on this machine yet; run: esckit model fetch {base}")
+        return str(found)
+    folder = Path(base)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise UserError(f"{base}: is a folder without config.json, not a model; name a model folder or a hub id")
+        return base
+    if base.startswith((".", "/", "~")) or base.count("/") != 1:
+        raise UserError(
+            f"model {base!r} is no folder and no hub id; known names: {', '.join(known_models())}, "
+            "or a folder with config.json, or organisation/name"
+        )
+    return base
+
+
+def _from_pretrained(loader: Any, source: str, **options: Any) -> Any:
+    """`from_pretrained` with the library's failures told as one line."""
+    try:
+        return loader.from_pretrained(source, **options)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(
+            f"model {source!r} cannot be loaded: {reason}; check the name, the network, or bring the folder yourself"
+        ) from None
+
+
+def device_name() -> str:
+    """The device that models go to: "cuda" when there is one, else "cpu"."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def pick_dtype(name: str) -> Any:
+    """The torch dtype of a name; "auto" is bfloat16 on a GPU that has it, float32 elsewhere (bf16 crawls on CPU)."""
+    import torch
+
+    if name == "auto":
+        return torch.bfloat16 if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else torch.float32
+    return getattr(torch, name)
+
+
+def open_tokenizer(source: str, **options: Any) -> Any:
+    """The tokenizer of a folder or hub id; one without a padding token pads with its end of text (labels are masked
+    by length, not by id).
+
+    Raises UserError when it cannot be loaded, or is not a fast tokenizer (those cannot spell out special tokens).
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = _from_pretrained(AutoTokenizer, source, **options)
+    if not tokenizer.is_fast:
+        raise UserError(f"{source}: has only a slow tokenizer; one with tokenizer.json is needed")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_tokenizer(spec: ModelSection) -> Any:
+    """The tokenizer of a recipe's base model."""
+    return open_tokenizer(resolve_base(spec.base), revision=spec.revision, trust_remote_code=spec.trust_remote_code)
+
+
+def load_options(spec: ModelSection) -> dict[str, Any]:
+    """The `from_pretrained` options a recipe's model section stands for."""
+    options: dict[str, Any] = {
+        "revision": spec.revision,
+        "dtype": pick_dtype(spec.dtype),
+        "attn_implementation": spec.attention,
+        "trust_remote_code": spec.trust_remote_code,
+    }
+    if spec.quantization == "4bit":
+        options["quantization_config"] = _four_bit()
+    return options
+
+
+def _four_bit() -> Any:
+    import torch
+    from transformers import BitsAndBytesConfig
+
+    if not torch.cuda.is_available():
+        raise UserError("model.quantization: 4bit needs a GPU and none is visible; leave it out")
+    try:
+        import bitsandbytes  # noqa: F401
+    except ImportError:
+        raise UserError("model.quantization: 4bit needs bitsandbytes; run: pip install bitsandbytes") from None
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+
+
+def load_causal(spec: ModelSection) -> Any:
+    """The chat model a recipe starts from, on the CPU (the trainer places it)."""
+    from transformers import AutoModelForCausalLM
+
+    return _from_pretrained(AutoModelForCausalLM, resolve_base(spec.base), **load_options(spec))
+
+
+def load_backbone(spec: ModelSection) -> Any:
+    """The same without a language-model head, or an encoder: what the scorer reads dialogues with."""
+    from transformers import AutoModel
+
+    return _from_pretrained(AutoModel, resolve_base(spec.base), **load_options(spec))
+
+
+def add_lora(model: Any, lora: LoraSection, task: str) -> Any:
+    """Wraps a model with a fresh adapter. `task` is PEFT's: "CAUSAL_LM" or "FEATURE_EXTRACTION".
+
+    Raises UserError when `lora.targets` names no module of the model.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
+    config = LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=targets,
+        use_dora=lora.dora,
+        task_type=task,
+    )
+    try:
+        return get_peft_model(model, config)
+    except ValueError as error:
+        raise UserError(f"lora.targets {targets!r} do not fit this model: {str(error).splitlines()[0]}") from None
+
+
+def adapter_base(adapter: str | Path) -> str:
+    """The base model an adapter folder was trained on. Raises UserError when the folder is no adapter."""
+    path = Path(adapter) / "adapter_config.json"
+    if not path.is_file():
+        raise UserError(f"{adapter}: is no adapter folder (adapter_config.json is missing)")
+    return str(json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path"))
+
+
+def load_chat_model(base: str, adapter: str | None = None, dtype: str = "auto") -> tuple[Any, Any]:
+    """A chat model ready to be talked to, and its tokenizer: evaluation mode, on `device_name()`.
+
+    With an adapter, the tokenizer and template saved beside it are used: those it was trained with. Raises
+    UserError when base or adapter cannot be loaded or do not fit each other.
+    """
+    from transformers import AutoModelForCausalLM
+
+    model = _from_pretrained(AutoModelForCausalLM, resolve_base(base), dtype=pick_dtype(dtype))
+    source = resolve_base(base)
+    if adapter is not None:
+        from peft import PeftModel
+
+        adapter_base(adapter)
+        try:
+            model = PeftModel.from_pretrained(model, adapter)
+        except (RuntimeError, ValueError) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise UserError(f"{adapter}: this adapter does not fit the base model {base!r}: {reason}") from None
+        if (Path(adapter) / "tokenizer_config.json").is_file():
+            source = adapter
+    return model.eval().to(device_name()), open_tokenizer(source)

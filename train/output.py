@@ -1,0 +1,113 @@
+"""The folder of a training run: the resolved recipe first, checkpoints while it runs, metrics when it ends."""
+
+import json
+import os
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from data_prep.errors import UserError
+from data_prep.records import sha256_of, write_text
+from train.models import pick_dtype
+from train.recipe import Recipe, ScorerRecipe, save_recipe
+
+LIBRARIES = ("torch", "transformers", "peft", "trl", "accelerate")
+
+
+def open_output(recipe: Recipe, resume: bool) -> str | None:
+    """Prepares `recipe.out` and returns the checkpoint to resume from, if any.
+
+    Raises UserError when the folder already holds a run and `resume` is not asked for, or when it was made by
+    another recipe (the differing settings are named).
+    """
+    from transformers.trainer_utils import get_last_checkpoint
+
+    folder = Path(recipe.out)
+    checkpoints = folder / "checkpoints"
+    if int(os.environ.get("RANK", "0")) == 0:
+        _check_output(recipe, folder, resume)
+        save_recipe(recipe, folder / "recipe.yaml")
+    return get_last_checkpoint(str(checkpoints)) if resume and checkpoints.is_dir() else None
+
+
+def _check_output(recipe: Recipe, folder: Path, resume: bool) -> None:
+    saved = folder / "recipe.yaml"
+    if saved.is_file():
+        differences = _differences(yaml.safe_load(saved.read_text(encoding="utf-8")), recipe.model_dump(mode="json"))
+        if differences:
+            raise UserError(f"{folder}: holds a run of another recipe ({'; '.join(differences)}); choose another `out`")
+        if not resume:
+            raise UserError(f"{folder}: already holds a run of this recipe; add --resume, or choose another `out`")
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"{folder}: is not empty and holds no run of ours; choose another `out`")
+
+
+def _differences(old: Any, new: Any, at: str = "") -> list[str]:
+    """`key: old in the folder, new now` for every value that differs."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [
+            line
+            for key in sorted({*old, *new})
+            for line in _differences(old.get(key), new.get(key), f"{at}.{key}" if at else key)
+        ]
+    return [] if old == new else [f"{at}: {old!r} in the folder, {new!r} now"]
+
+
+def trainer_arguments(recipe: Recipe) -> dict[str, Any]:
+    """The trainer's arguments: the recipe's `training` and what follows from the machine and the recipe's top."""
+    import torch
+
+    on_gpu = torch.cuda.is_available()
+    arguments = dict(recipe.training)
+    # Without this the SFT arguments default to bf16, which crawls on a CPU.
+    arguments.setdefault("bf16", on_gpu and pick_dtype(recipe.model.dtype) is torch.bfloat16)
+    arguments.setdefault("use_cpu", not on_gpu)
+    arguments.setdefault("dataloader_pin_memory", on_gpu)
+    arguments["report_to"] = _trackers(arguments["report_to"])
+    return {
+        **arguments,
+        "output_dir": str(Path(recipe.out) / "checkpoints"),
+        "seed": recipe.seed,
+        "remove_unused_columns": not isinstance(recipe, ScorerRecipe),
+    }
+
+
+def _trackers(report_to: Any) -> Any:
+    """wandb without a key would end the run: it goes offline instead, and says so once."""
+    asked = [report_to] if isinstance(report_to, str) else list(report_to)
+    has_key = os.environ.get("WANDB_API_KEY") or (Path.home() / ".netrc").is_file()
+    if "wandb" in asked and not has_key and "WANDB_MODE" not in os.environ:
+        os.environ["WANDB_MODE"] = "offline"
+        print("warning: no wandb key is set; logging offline (`wandb sync` uploads it later)", file=sys.stderr)
+    return report_to
+
+
+def finish(trainer: Any, recipe: Recipe, data_report: dict[str, Any]) -> dict[str, Any]:
+    """Writes and returns metrics.json: data, steps, losses, time, versions. Only the main process writes."""
+    history = trainer.state.log_history
+    metrics = {
+        "kind": recipe.kind,
+        "data": data_report,
+        "data_sha256": {file: sha256_of(Path(file)) for file in _files(recipe)},
+        "steps": trainer.state.global_step,
+        "train_loss": [entry["loss"] for entry in history if "loss" in entry],
+        "eval_loss": [entry["eval_loss"] for entry in history if "eval_loss" in entry],
+        "train_seconds": next((e["train_runtime"] for e in reversed(history) if "train_runtime" in e), None),
+        "trainable_parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
+        "world_size": trainer.args.world_size,
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
+    }
+    if trainer.is_world_process_zero():
+        write_text(Path(recipe.out) / "metrics.json", json.dumps(metrics, indent=1, ensure_ascii=False) + "\n")
+    return metrics
+
+
+def _files(recipe: Recipe) -> list[str]:
+    files = [*recipe.data.train, *(recipe.data.validation or ())]
+    if isinstance(recipe, ScorerRecipe):
+        files += recipe.data.ratings
+    return files

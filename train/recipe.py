@@ -1,0 +1,314 @@
+"""A recipe is one YAML file that says what is trained, from what, and how.
+
+It is checked completely before any model is loaded: unknown keys with a suggestion, wrong types, missing files, and
+the `training:` block against the trainer's own argument class. All faults are reported at once, one line each.
+"""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+
+from data_prep.errors import UserError
+from data_prep.records import write_text
+from train.yaml_lines import Location, load_yaml
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Files = Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(min_length=1)]
+
+
+class ModelSection(Section):
+    """The model that is tuned."""
+
+    base: str
+    """A name of `esckit model fetch`, a model folder, or a hub id."""
+    revision: str | None = None
+    """Commit or branch on the hub."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """auto: bfloat16 on a GPU that has it, float32 elsewhere."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    quantization: Literal["4bit"] | None = None
+    """4bit: QLoRA with bitsandbytes; needs a GPU."""
+    trust_remote_code: bool = False
+    """True runs code that the model's repository brings."""
+
+
+class LoraSection(Section):
+    """Leave the whole section out for full fine-tuning."""
+
+    r: int = Field(16, ge=1)
+    alpha: int = Field(32, ge=1)
+    dropout: float = Field(0.05, ge=0, lt=1)
+    targets: str | tuple[str, ...] = "all-linear"
+    dora: bool = False
+
+
+class ChatData(Section):
+    """Dialogues for a seeker or a supporter."""
+
+    train: Files
+    validation: Files | None = None
+    max_length: int = Field(ge=8)
+    """Tokens; longer dialogues lose their oldest turns, never the card or the last turn."""
+    prompt: str | None = None
+    """System prompt by name or path; default: the one named like the kind."""
+    greeting: str | None = "greeting"
+    """Opening line put before a dialogue that the trained side opens; null for none."""
+    limit: int | None = Field(None, ge=1)
+    """Use only this many training dialogues (a random sample by `seed`)."""
+
+
+class ScorerData(Section):
+    """Dialogues and what people said of them."""
+
+    train: Files
+    validation: Files | None = None
+    ratings: Files
+    max_length: int = Field(ge=8)
+    """Tokens; a longer dialogue keeps its last turns."""
+    limit: int | None = Field(None, ge=1)
+
+
+class ScorerSection(Section):
+    """What is put on top of the backbone."""
+
+    pooling: Literal["auto", "mean", "last"] = "auto"
+    """auto: the last token of a causal model, the mean over tokens of an encoder."""
+    head_learning_rate: float | None = Field(default=None, gt=0)
+    """Learning rate of the heads; default: ten times that of the backbone, since they start from nothing."""
+
+
+class ChatRecipe(Section):
+    kind: Literal["seeker", "supporter"]
+    model: ModelSection
+    lora: LoraSection | None = None
+    data: ChatData
+    training: dict[str, Any] = {}
+    seed: int = Field(0, ge=0, lt=2**32)
+    out: str
+    """Folder of the result."""
+
+
+class ScorerRecipe(Section):
+    kind: Literal["scorer"]
+    rubric: str
+    model: ModelSection
+    lora: LoraSection | None = None
+    scorer: ScorerSection = ScorerSection()
+    data: ScorerData
+    training: dict[str, Any] = {}
+    seed: int = Field(0, ge=0, lt=2**32)
+    out: str
+
+
+Recipe = ChatRecipe | ScorerRecipe
+
+# Set by the toolkit; a recipe that sets them too would mean two different things at once.
+RESERVED = {
+    "output_dir": "set `out` instead",
+    "seed": "set `seed` at the top of the recipe",
+    "data_seed": "set `seed` at the top of the recipe",
+    "max_length": "set `data.max_length` instead",
+    "remove_unused_columns": "the rows are prepared by the toolkit",
+    "dataset_kwargs": "the rows are prepared by the toolkit",
+    "assistant_only_loss": "the loss is on the trained side's turns always",
+    "completion_only_loss": "the loss is on the trained side's turns always",
+    "packing": "not supported; batches are made by length",
+    "label_names": "set by the toolkit",
+    "trust_remote_code": "set `model.trust_remote_code` instead",
+    "chat_template_path": "not supported; save the template with the tokenizer of the base model",
+    "eos_token": "not supported; the template's turn terminator is learned",
+    "model_init_kwargs": "set the `model` section instead",
+    "hub_token": "log in with `hf auth login`; a recipe is no place for a secret",
+    "train_sampling_strategy": "batches are made by length with a seeded sampler",
+}
+
+
+def training_defaults(recipe: Recipe) -> dict[str, Any]:
+    """What `training` means where the recipe is silent: the centre of practice for this kind of data."""
+    return {
+        "learning_rate": 1e-4 if recipe.lora else 1e-5,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.05,
+        "num_train_epochs": 3,
+        "per_device_train_batch_size": 4,
+        "per_device_eval_batch_size": 4,
+        "gradient_accumulation_steps": 4,
+        "gradient_checkpointing": False,
+        "logging_steps": 10,
+        "save_strategy": "epoch",
+        "save_total_limit": 2,
+        "eval_strategy": "epoch" if recipe.data.validation else "no",
+        "report_to": "none",
+    }
+
+
+class RecipeFaults:
+    """Collects every fault of one recipe; `where` turns a location into `file:line` or the override that set it."""
+
+    def __init__(self, path: str, lines: dict[Location, int], overridden: dict[Location, str]):
+        self.path, self.lines, self.overridden = path, lines, overridden
+        self.messages: list[str] = []
+
+    def where(self, location: Location) -> str:
+        for length in range(len(location), 0, -1):
+            part = location[:length]
+            if part in self.overridden:
+                return f"override {self.overridden[part]!r}"
+            if part in self.lines:
+                return f"{self.path}:{self.lines[part]}"
+        return self.path
+
+    def add(self, location: Location, message: str) -> None:
+        self.messages.append(f"{self.where(location)}: {message}")
+
+    def raise_if_any(self) -> None:
+        if self.messages:
+            raise UserError("\n".join(dict.fromkeys(self.messages)))
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Reads and checks a recipe; `overrides` are `key=value` (dots go into sections, values are YAML).
+
+    The returned recipe's `training` holds the defaults too, so that it is the whole truth when saved. Raises one
+    UserError with a line for each fault.
+    """
+    content, lines = load_yaml(path)
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: a recipe is a YAML mapping that starts with `kind: seeker | supporter | scorer`")
+    overridden = dict(_override(content, text) for text in overrides)
+    faults = RecipeFaults(str(path), lines, overridden)
+    shape = _shape(content, faults)
+    recipe: Recipe | None = None
+    try:
+        recipe = shape.model_validate(content)
+    except ValidationError as error:
+        for fault in error.errors(include_url=False):
+            _explain(fault, shape, faults)
+    training = content.get("training")
+    checked = _check_training(training, shape, faults) if isinstance(training, dict) else {}
+    if recipe is not None:
+        _check_files(recipe, faults)
+    faults.raise_if_any()
+    assert recipe is not None
+    return recipe.model_copy(update={"training": {**training_defaults(recipe), **checked}})
+
+
+def save_recipe(recipe: Recipe, path: str | Path) -> None:
+    """Writes the resolved recipe: every value in force, defaults included."""
+    write_text(path, yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+
+
+def _override(content: dict[str, Any], text: str) -> tuple[Location, str]:
+    """Puts one `key=value` into the content."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UserError(f"override {text!r}: expected key=value, for example training.learning_rate=2e-4")
+    *sections, last = key.split(".")
+    place = content
+    for section in sections:
+        if place.get(section) is None:
+            place[section] = {}
+        place = place[section]
+        if not isinstance(place, dict):
+            raise UserError(f"override {text!r}: {section!r} is a value, not a section")
+    try:
+        place[last] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise UserError(
+            f"override {text!r}: the value is not valid YAML; put text with special signs in quotes"
+        ) from None
+    return tuple(key.split(".")), text
+
+
+def _shape(content: dict[str, Any], faults: RecipeFaults) -> type[Recipe]:
+    kind = content.get("kind")
+    if kind == "scorer":
+        return ScorerRecipe
+    if kind not in ("seeker", "supporter"):
+        faults.add(("kind",), f"kind: found {kind!r}, expected 'seeker', 'supporter' or 'scorer'")
+        faults.raise_if_any()
+    return ChatRecipe
+
+
+def _explain(fault: Any, shape: type[BaseModel], faults: RecipeFaults) -> None:
+    """One pydantic fault as one line."""
+    location: Location = tuple(fault["loc"])
+    name = ".".join(str(part) for part in location)
+    if fault["type"] == "extra_forbidden":
+        section = ".".join(str(part) for part in location[:-1])
+        known = _section_keys(shape, location[:-1])
+        faults.add(location, _unknown_key(str(location[-1]), section, known))
+    elif fault["type"] == "missing":
+        faults.add(location, f"{name} is missing; it has no default")
+    else:
+        faults.add(location, f"{name}: found {fault['input']!r:.60}, expected: {fault['msg']}")
+
+
+def _section_keys(shape: type[BaseModel], location: Location) -> list[str]:
+    for part in location:
+        annotation = shape.model_fields[str(part)].annotation
+        options = [annotation, *getattr(annotation, "__args__", ())]
+        shape = next(option for option in options if isinstance(option, type) and issubclass(option, BaseModel))
+    return list(shape.model_fields)
+
+
+def _unknown_key(key: str, section: str, known: Sequence[str]) -> str:
+    close = get_close_matches(key, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(known))}"
+    if len(hint) > 400:
+        hint = "see the documentation of transformers.TrainingArguments for the known keys"
+    return f"unknown key {key!r} in {section or 'the recipe'}; {hint}"
+
+
+def training_arguments_class(shape: type[BaseModel]) -> Any:
+    """The library class that `training:` is checked by and passed to."""
+    if shape is ScorerRecipe:
+        from transformers import TrainingArguments
+
+        return TrainingArguments
+    from trl import SFTConfig
+
+    return SFTConfig
+
+
+def _check_training(training: dict[str, Any], shape: type[BaseModel], faults: RecipeFaults) -> dict[str, Any]:
+    """Checks names and types of the pass-through block; returns the values converted (`1e-4` is text in YAML)."""
+    hints = get_type_hints(training_arguments_class(shape))
+    checked: dict[str, Any] = {}
+    for key, value in training.items():
+        location = ("training", key)
+        if key in RESERVED:
+            faults.add(location, f"training.{key} cannot be set here; {RESERVED[key]}")
+        elif key not in hints or key.startswith("_"):
+            faults.add(location, _unknown_key(key, "training", [name for name in hints if not name.startswith("_")]))
+        else:
+            try:
+                checked[key] = TypeAdapter(hints[key]).validate_python(value)
+                if isinstance(checked[key], str) and isinstance(value, str):
+                    checked[key] = value  # enums stay as written: the arguments class reads them itself
+            except ValidationError as error:
+                message = error.errors(include_url=False)[0]["msg"]
+                faults.add(location, f"training.{key}: found {value!r:.60}, expected: {message}")
+    return checked
+
+
+def _check_files(recipe: Recipe, faults: RecipeFaults) -> None:
+    groups = {"train": recipe.data.train, "validation": recipe.data.validation or ()}
+    if isinstance(recipe, ScorerRecipe):
+        groups["ratings"] = recipe.data.ratings
+    for key, files in groups.items():
+        for file in files:
+            if not Path(file).is_file():
+                faults.add(("data", key), f"data.{key}: file {file} not found (relative to {Path.cwd()})")

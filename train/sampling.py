@@ -1,0 +1,47 @@
+"""The order in which training rows are read: batches of similar length, in an order fixed by seed and epoch.
+
+The library's own length grouping draws from an unseeded generator, so that a resumed run reads other rows than an
+undisturbed one. This sampler's order is a function of (seed, epoch) alone.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch.utils.data import Sampler
+
+# How many batches are sorted by length together: more means less padding, fewer means more random batches.
+BATCHES_PER_POOL = 32
+
+
+def length_order(lengths: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[int]:
+    """All row indices once, so that consecutive groups of `batch_size` are rows of similar length.
+
+    Rows are shuffled, cut into pools, sorted by length within a pool and cut into batches; then the batches are
+    shuffled. The last, smaller batch stays last, so that every other group is a full batch.
+    """
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
+    shuffled = torch.randperm(len(lengths), generator=generator).tolist()
+    pool_size = batch_size * BATCHES_PER_POOL
+    batches: list[list[int]] = []
+    for start in range(0, len(shuffled), pool_size):
+        pool = sorted(shuffled[start : start + pool_size], key=lambda index: lengths[index])
+        batches += [pool[at : at + batch_size] for at in range(0, len(pool), batch_size)]
+    tail = [batches.pop()] if batches and len(batches[-1]) < batch_size else []
+    order = torch.randperm(len(batches), generator=generator).tolist()
+    return [index for batch in [*(batches[i] for i in order), *tail] for index in batch]
+
+
+class LengthSampler(Sampler[int]):
+    """`length_order` as a torch sampler; Accelerate calls `set_epoch` before every epoch, also after a resume."""
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int):
+        self.lengths, self.batch_size, self.seed, self.epoch = list(lengths), batch_size, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(length_order(self.lengths, self.batch_size, self.seed, self.epoch))

@@ -1,0 +1,151 @@
+"""ESC-Role and supporter fine-tuning on TRL's SFTTrainer, with rows that are tokenised and masked here."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from data_prep.chat_format import training_messages
+from data_prep.errors import UserError
+from data_prep.prompt import load_prompt
+from data_prep.records import Dialogue, read_located
+from train.masking import ChatRenderer, fit
+from train.models import add_lora, load_causal, load_tokenizer
+from train.output import finish, open_output, trainer_arguments
+from train.recipe import ChatRecipe
+
+
+@dataclass
+class RowReport:
+    """What became of the dialogues of one file set."""
+
+    dialogues: int = 0
+    tokens: int = 0
+    supervised_tokens: int = 0
+    shortened: int = 0
+    """Dialogues that lost their oldest turns to fit max_length."""
+    messages_dropped: int = 0
+
+
+Located = tuple[str, Dialogue]
+
+
+def read_dialogues(files: Sequence[str], limit: int | None, seed: int) -> list[Located]:
+    """All dialogues of the files with their `file:line`; with a limit, a random sample in file order."""
+    located = [pair for file in files for pair in read_located(file, Dialogue)]
+    if limit is None or limit >= len(located):
+        return located
+    chosen = sorted(random.Random(seed).sample(range(len(located)), limit))
+    return [located[index] for index in chosen]
+
+
+def chat_rows(
+    recipe: ChatRecipe, renderer: ChatRenderer, located: Sequence[Located]
+) -> tuple[list[dict[str, list[int]]], RowReport]:
+    """One row (`input_ids`, `labels`) a dialogue, loss on the trained side's turns.
+
+    Raises UserError, naming file and line, for a dialogue from which nothing could be learned.
+    """
+    prompt = load_prompt(recipe.data.prompt or recipe.kind)
+    greeting = load_prompt(recipe.data.greeting) if recipe.data.greeting else None
+    rows = []
+    report = RowReport()
+    for where, dialogue in located:
+        messages = training_messages(dialogue, recipe.kind, prompt, greeting, where)
+        encoded, dropped = fit(renderer, messages, recipe.data.max_length, where)
+        rows.append({"input_ids": encoded.input_ids, "labels": encoded.labels})
+        report.dialogues += 1
+        report.tokens += len(encoded.input_ids)
+        report.supervised_tokens += encoded.supervised()
+        report.messages_dropped += dropped
+        report.shortened += dropped > 0
+    return rows, report
+
+
+def make_trainer_class() -> Any:
+    """SFTTrainer that reads rows by length in a seeded order. Made in a function: importing TRL takes seconds."""
+    from trl import SFTTrainer
+
+    from train.sampling import LengthSampler
+
+    class ChatTrainer(SFTTrainer):
+        def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+            rows: Any = self.train_dataset if train_dataset is None else train_dataset
+            lengths = [len(ids) for ids in rows["input_ids"]]
+            return LengthSampler(lengths, self._train_batch_size, self.args.seed)
+
+        def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+            """The library's card names neither data nor licences; ours is written when the run is published."""
+
+    return ChatTrainer
+
+
+def build_trainer(recipe: ChatRecipe) -> tuple[Any, dict[str, Any]]:
+    """Model, rows and trainer of a recipe, and a report of the data; nothing is trained yet."""
+    from datasets import Dataset
+    from transformers import set_seed
+    from trl import SFTConfig
+
+    set_seed(recipe.seed)  # before the adapter is drawn
+    tokenizer = load_tokenizer(recipe.model)
+    renderer = ChatRenderer(tokenizer)
+    train_rows, report = chat_rows(recipe, renderer, read_dialogues(recipe.data.train, recipe.data.limit, recipe.seed))
+    data_report: dict[str, Any] = {"train": asdict(report)}
+    eval_rows = None
+    if recipe.data.validation:
+        eval_rows, report = chat_rows(recipe, renderer, read_dialogues(recipe.data.validation, None, recipe.seed))
+        data_report["validation"] = asdict(report)
+    model = load_causal(recipe.model)
+    check_context(model, recipe)
+    if recipe.lora:
+        model = add_lora(model, recipe.lora, "CAUSAL_LM")
+    arguments = SFTConfig(
+        **trainer_arguments(recipe),
+        max_length=None,  # rows already fit; the library must not cut them again
+        dataset_kwargs={"skip_prepare_dataset": True},
+    )
+    trainer = make_trainer_class()(
+        model=model,
+        args=arguments,
+        train_dataset=Dataset.from_list(train_rows),
+        eval_dataset=Dataset.from_list(eval_rows) if eval_rows else None,
+        processing_class=tokenizer,
+    )
+    return trainer, data_report
+
+
+def check_context(model: Any, recipe: ChatRecipe) -> None:
+    """Raises UserError when max_length is more than the model's positions."""
+    limit = getattr(model.config, "max_position_embeddings", None)
+    if limit is not None and recipe.data.max_length > limit:
+        raise UserError(
+            f"data.max_length is {recipe.data.max_length}, but {recipe.model.base} reads at most {limit}; lower it"
+        )
+
+
+def train_chat(recipe: ChatRecipe, resume: bool = False) -> dict[str, Any]:
+    """Trains a seeker or supporter and saves it in `recipe.out`; returns the metrics that were written there.
+
+    Raises UserError for faulty data, an unusable model, or an output folder that belongs to another run.
+    """
+    checkpoint = open_output(recipe, resume)
+    trainer, data_report = build_trainer(recipe)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.save_model(recipe.out)
+    return finish(trainer, recipe, data_report)
+
+
+def preview_rows(recipe: ChatRecipe, count: int) -> list[Any]:
+    """The first `count` rows as Rich texts that show which tokens carry loss. Loads the tokenizer only."""
+    from train.masking import preview
+
+    tokenizer = load_tokenizer(recipe.model)
+    renderer = ChatRenderer(tokenizer)
+    prompt = load_prompt(recipe.data.prompt or recipe.kind)
+    greeting = load_prompt(recipe.data.greeting) if recipe.data.greeting else None
+    shown = []
+    for where, dialogue in read_dialogues(recipe.data.train, recipe.data.limit, recipe.seed)[:count]:
+        messages = training_messages(dialogue, recipe.kind, prompt, greeting, where)
+        encoded, _ = fit(renderer, messages, recipe.data.max_length, where)
+        shown.append(preview(encoded, renderer))
+    return shown

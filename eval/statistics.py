@@ -228,6 +228,33 @@ def constant_agreement(
     return agreement_intervals(truth, [level] * len(truth), groups, levels, **settings)
 
 
+def ratio_interval(
+    numerators: Sequence[float],
+    denominators: Sequence[float],
+    confidence: float = 0.95,
+    seed: int = 0,
+    resamples: int = 1999,
+) -> Interval:
+    """sum(numerators) / sum(denominators) with a bootstrap interval over the units, one entry each.
+
+    For figures such as loss per token, where units (dialogues) differ in size and their ratios must not be averaged.
+    Raises ValueError when the lengths differ or a denominator is not positive.
+    """
+    above, below = np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float)
+    if above.shape != below.shape or (below <= 0).any():
+        raise ValueError("numerators and denominators must be of one length, denominators positive")
+    if not len(above):
+        return Interval(None, None, None, 0, reason="there is nothing to take a ratio of")
+    return _bootstrap(
+        float(above.sum() / below.sum()),
+        lambda index, axis: above[index].sum(axis=axis) / below[index].sum(axis=axis),
+        len(above),
+        confidence,
+        seed,
+        resamples,
+    )
+
+
 def _mean_of(values: Floats, confidence: float, seed: int, resamples: int) -> Interval:
     if len(values) == 0:
         return Interval(None, None, None, 0, reason="no card has a value")

@@ -58,9 +58,7 @@ def show_preview(recipe: object, count: int) -> None:
     if not isinstance(recipe, ChatRecipe):
         raise UserError("--preview shows which tokens carry loss, and a scorer's loss is on ratings; leave it out")
     console = Console(highlight=False)
-    console.print(
-        "[bold green]green[/] carries loss, [dim]dim[/] is only read, [reverse]reversed[/] is a control token"
-    )
+    console.print("[bold green]green[/] carries loss, [dim]dim[/] is only read, [reverse]reversed[/] is control")
     for number, text in enumerate(preview_rows(recipe, count), start=1):
         console.rule(f"row {number}")
         console.print(text)

@@ -67,6 +67,7 @@ def trainer_arguments(recipe: Recipe) -> dict[str, Any]:
     arguments.setdefault("bf16", on_gpu and pick_dtype(recipe.model.dtype) is torch.bfloat16)
     arguments.setdefault("use_cpu", not on_gpu)
     arguments.setdefault("dataloader_pin_memory", on_gpu)
+    arguments.setdefault("disable_tqdm", False)  # long work shows its progress
     arguments["report_to"] = _trackers(arguments["report_to"])
     return {
         **arguments,

@@ -220,6 +220,7 @@ def train_scorer(recipe: ScorerRecipe, resume: bool = False) -> dict[str, Any]:
             rubric=rubric,
             rubric_sha=rubric.sha,
             illustrative=data_report["illustrative"],
+            training_levels=data_report["train"]["per_level"],
             data_sha256={Path(file).name: sha256_of(Path(file)) for file in (*recipe.data.train, *recipe.data.ratings)},
         )
         save_config(config, Path(recipe.out))

@@ -50,6 +50,8 @@ class ScorerConfig(Record):
     rubric_sha: str
     illustrative: bool
     """True when it was trained on samples that are no human study data."""
+    training_levels: dict[str, list[int]]
+    """Training ratings at each level of each dimension, lowest first: the constant baseline comes from here."""
     data_sha256: dict[str, str] = Field(default_factory=dict)
 
     def model_section(self) -> ModelSection:

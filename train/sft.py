@@ -1,15 +1,17 @@
 """ESC-Role and supporter fine-tuning on TRL's SFTTrainer, with rows that are tokenised and masked here."""
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from data_prep.chat_format import training_messages
 from data_prep.errors import UserError
-from data_prep.prompt import load_prompt
-from data_prep.records import Dialogue, read_located
-from train.masking import ChatRenderer, fit
+from data_prep.prompt import Prompt, load_prompt
+from data_prep.records import Dialogue, Speaker, read_located, write_text
+from train.masking import ChatRenderer, Encoded, fit
 from train.models import add_lora, load_causal, load_tokenizer
 from train.output import finish, open_output, trainer_arguments
 from train.recipe import ChatRecipe
@@ -39,21 +41,36 @@ def read_dialogues(files: Sequence[str], limit: int | None, seed: int) -> list[L
     return [located[index] for index in chosen]
 
 
-def chat_rows(
-    recipe: ChatRecipe, renderer: ChatRenderer, located: Sequence[Located]
-) -> tuple[list[dict[str, list[int]]], RowReport]:
-    """One row (`input_ids`, `labels`) a dialogue, loss on the trained side's turns.
+@dataclass(frozen=True)
+class ChatFormat:
+    """How a dialogue becomes a row. Training and evaluation share it, so that they cannot differ."""
+
+    side: Speaker
+    prompt: Prompt
+    greeting: Prompt | None
+    max_length: int
+
+    @classmethod
+    def of(cls, recipe: ChatRecipe) -> "ChatFormat":
+        return cls(
+            side=recipe.kind,
+            prompt=load_prompt(recipe.data.prompt or recipe.kind),
+            greeting=load_prompt(recipe.data.greeting) if recipe.data.greeting else None,
+            max_length=recipe.data.max_length,
+        )
+
+
+def chat_rows(how: ChatFormat, renderer: ChatRenderer, located: Sequence[Located]) -> tuple[list[Encoded], RowReport]:
+    """One encoded row a dialogue, loss on the trained side's turns.
 
     Raises UserError, naming file and line, for a dialogue from which nothing could be learned.
     """
-    prompt = load_prompt(recipe.data.prompt or recipe.kind)
-    greeting = load_prompt(recipe.data.greeting) if recipe.data.greeting else None
     rows = []
     report = RowReport()
     for where, dialogue in located:
-        messages = training_messages(dialogue, recipe.kind, prompt, greeting, where)
-        encoded, dropped = fit(renderer, messages, recipe.data.max_length, where)
-        rows.append({"input_ids": encoded.input_ids, "labels": encoded.labels})
+        messages = training_messages(dialogue, how.side, how.prompt, how.greeting, where)
+        encoded, dropped = fit(renderer, messages, how.max_length, where)
+        rows.append(encoded)
         report.dialogues += 1
         report.tokens += len(encoded.input_ids)
         report.supervised_tokens += encoded.supervised()
@@ -89,11 +106,13 @@ def build_trainer(recipe: ChatRecipe) -> tuple[Any, dict[str, Any]]:
     set_seed(recipe.seed)  # before the adapter is drawn
     tokenizer = load_tokenizer(recipe.model)
     renderer = ChatRenderer(tokenizer)
-    train_rows, report = chat_rows(recipe, renderer, read_dialogues(recipe.data.train, recipe.data.limit, recipe.seed))
+    how = ChatFormat.of(recipe)
+    located = read_dialogues(recipe.data.train, recipe.data.limit, recipe.seed)
+    train_rows, report = chat_rows(how, renderer, located)
     data_report: dict[str, Any] = {"train": asdict(report)}
     eval_rows = None
     if recipe.data.validation:
-        eval_rows, report = chat_rows(recipe, renderer, read_dialogues(recipe.data.validation, None, recipe.seed))
+        eval_rows, report = chat_rows(how, renderer, read_dialogues(recipe.data.validation, None, recipe.seed))
         data_report["validation"] = asdict(report)
     model = load_causal(recipe.model)
     check_context(model, recipe)
@@ -107,8 +126,8 @@ def build_trainer(recipe: ChatRecipe) -> tuple[Any, dict[str, Any]]:
     trainer = make_trainer_class()(
         model=model,
         args=arguments,
-        train_dataset=Dataset.from_list(train_rows),
-        eval_dataset=Dataset.from_list(eval_rows) if eval_rows else None,
+        train_dataset=Dataset.from_list([asdict(row) for row in train_rows]),
+        eval_dataset=Dataset.from_list([asdict(row) for row in eval_rows]) if eval_rows else None,
         processing_class=tokenizer,
     )
     return trainer, data_report
@@ -132,7 +151,22 @@ def train_chat(recipe: ChatRecipe, resume: bool = False) -> dict[str, Any]:
     trainer, data_report = build_trainer(recipe)
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model(recipe.out)
+    if trainer.is_world_process_zero():
+        tidy_output(recipe)
     return finish(trainer, recipe, data_report)
+
+
+def tidy_output(recipe: ChatRecipe) -> None:
+    """Drops what the libraries leave in the result folder and nobody should ship: a pickle of the arguments, an
+    empty model card, and this machine's path of the base model (its name is kept instead)."""
+    folder = Path(recipe.out)
+    for name in ("training_args.bin", "README.md"):
+        (folder / name).unlink(missing_ok=True)
+    config = folder / "adapter_config.json"
+    if config.is_file():
+        content = json.loads(config.read_text(encoding="utf-8"))
+        content["base_model_name_or_path"] = recipe.model.base
+        write_text(config, json.dumps(content, indent=2) + "\n")
 
 
 def preview_rows(recipe: ChatRecipe, count: int) -> list[Any]:
@@ -141,11 +175,6 @@ def preview_rows(recipe: ChatRecipe, count: int) -> list[Any]:
 
     tokenizer = load_tokenizer(recipe.model)
     renderer = ChatRenderer(tokenizer)
-    prompt = load_prompt(recipe.data.prompt or recipe.kind)
-    greeting = load_prompt(recipe.data.greeting) if recipe.data.greeting else None
-    shown = []
-    for where, dialogue in read_dialogues(recipe.data.train, recipe.data.limit, recipe.seed)[:count]:
-        messages = training_messages(dialogue, recipe.kind, prompt, greeting, where)
-        encoded, _ = fit(renderer, messages, recipe.data.max_length, where)
-        shown.append(preview(encoded, renderer))
-    return shown
+    located = read_dialogues(recipe.data.train, recipe.data.limit, recipe.seed)[:count]
+    rows, _ = chat_rows(ChatFormat.of(recipe), renderer, located)
+    return [preview(row, renderer) for row in rows]

@@ -1,0 +1,139 @@
+"""`esckit evaluate`: a trained thing against held-out data."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from data_prep.errors import UserError
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A scorer folder, or a chat model: hf:BASE+ADAPTER.")],
+    on: Annotated[str, typer.Option("--on", metavar="DIALOGUES", help="Held-out dialogues (JSONL).")],
+    ratings: Annotated[str | None, typer.Option(help="Ratings of those dialogues (JSONL); for a scorer.")] = None,
+    side: Annotated[str, typer.Option(help="Whose turns a chat model is measured on: seeker or supporter.")] = "seeker",
+    max_length: Annotated[int, typer.Option(help="Tokens a dialogue; older turns of longer ones are dropped.")] = 2048,
+    batch_size: Annotated[int, typer.Option(help="Dialogues read at once.")] = 4,
+    against: Annotated[str | None, typer.Option(help="A second chat model to compare with, such as the base.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Use only the first N dialogues.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Measure a chat model's perplexity, or a scorer's agreement with raters, on held-out data.
+
+    Example: esckit evaluate hf:smollm2-135m-instruct+runs/role --on valid.jsonl --against hf:smollm2-135m-instruct
+
+    Example: esckit evaluate runs/rank --on valid.jsonl --ratings ratings.jsonl
+    """
+    if (Path(model) / "scorer_config.json").is_file():
+        if ratings is None:
+            raise UserError("--ratings is missing: a scorer is measured against what people said of the dialogues")
+        result = _scorer(model, on, ratings, batch_size, limit)
+    else:
+        if side not in ("seeker", "supporter"):
+            raise UserError(f"--side {side!r}: expected seeker or supporter")
+        result = _chat(model, against, on, side, max_length, batch_size, limit)
+    if as_json:
+        typer.echo(json.dumps(result, indent=1, ensure_ascii=False))
+    else:
+        _show(result)
+
+
+def _scorer(path: str, on: str, ratings_file: str, batch_size: int, limit: int | None) -> dict[str, Any]:
+    from data_prep.records import Dialogue, read_records
+    from eval.evaluate import scorer_agreement, verdict
+    from train.rank import read_ratings
+    from train.scorer import Scorer
+
+    scorer = Scorer.load(path)
+    dialogues = read_records(on, Dialogue)[:limit]
+    found = scorer_agreement(scorer, dialogues, read_ratings([ratings_file], scorer.rubric), batch_size=batch_size)
+    return {
+        "scorer": scorer.identity(),
+        "dialogues": len(dialogues),
+        "dimensions": [{**asdict(figures), "verdict": verdict(figures)} for figures in found],
+    }
+
+
+def _chat(
+    model: str, against: str | None, on: str, side: Any, max_length: int, batch_size: int, limit: int | None
+) -> dict[str, Any]:
+    from data_prep.prompt import load_prompt
+    from eval.chat_models import parse_spec
+    from eval.evaluate import perplexity_interval, perplexity_ratio
+    from train.masking import ChatRenderer
+    from train.models import load_chat_model
+    from train.perplexity import dialogue_losses
+    from train.sft import ChatFormat, chat_rows, read_dialogues
+
+    how = ChatFormat(side, load_prompt(side), load_prompt("greeting"), max_length)
+    located = read_dialogues([on], None, seed=0)[:limit]
+    result: dict[str, Any] = {"on": on, "side": side, "dialogues": len(located), "models": {}}
+    losses = {}
+    for name in [model, *([against] if against else [])]:
+        spec = parse_spec(name)
+        loaded, tokenizer = load_chat_model(spec.base, spec.adapter)
+        rows, report = chat_rows(how, ChatRenderer(tokenizer), located)
+        with progress_bar(name, len(rows)) as advance:
+            losses[name] = dialogue_losses(loaded, rows, batch_size, advance)
+        result["models"][name] = asdict(perplexity_interval(losses[name]))
+        result["tokens"] = report.supervised_tokens
+        result["shortened"] = report.shortened
+    if against:
+        result["ratio"] = asdict(perplexity_ratio(losses[against], losses[model]))
+    return result
+
+
+def progress_bar(title: str, total: int) -> Any:
+    """A Rich bar with time left, as a context manager that gives a function to advance it."""
+    from contextlib import contextmanager
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    @contextmanager
+    def bar() -> Any:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            task = progress.add_task(title, total=total)
+            yield lambda count: progress.advance(task, count)
+
+    return bar()
+
+
+def _cell(interval: dict[str, Any], digits: int = 2) -> str:
+    if interval["mean"] is None:
+        return "undefined"
+    if interval["low"] is None:
+        return f"{interval['mean']:.{digits}f}"
+    return f"{interval['mean']:.{digits}f} [{interval['low']:.{digits}f}, {interval['high']:.{digits}f}]"
+
+
+def _show(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if "models" in result:
+        table = Table(title=f"Perplexity of {result['side']} turns, {result['dialogues']} dialogues, 95 % interval")
+        table.add_column("model", overflow="fold")
+        table.add_column("perplexity")
+        for name, interval in result["models"].items():
+            table.add_row(name, _cell(interval))
+        console.print(table)
+        console.print(f"{result['tokens']} supervised tokens; {result['shortened']} dialogues shortened to max_length")
+        if "ratio" in result:
+            console.print(f"first / second: {_cell(result['ratio'], 3)} (below 1: the first predicts better)")
+        return
+    table = Table(title=f"{result['scorer']['name']} on {result['dialogues']} dialogues, 95 % interval over dialogues")
+    for column in ("dimension", "predictor", "exact", "within one", "kappa (quadratic)", "MAE"):
+        table.add_column(column)
+    for row in result["dimensions"]:
+        for who, figures in (("scorer", row["scorer"]), (f"constant {row['constant_level']}", row["constant"])):
+            cells = [_cell(figures[name]) for name in ("accuracy", "within_one", "kappa", "mae")]
+            table.add_row(row["dimension"] if who == "scorer" else "", who, *cells)
+    console.print(table)
+    for row in result["dimensions"]:
+        console.print(f"{row['dimension']} ({row['ratings']} ratings): {row['verdict']}")

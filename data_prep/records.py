@@ -238,19 +238,26 @@ def read_records(path: str | Path, kind: type[RecordT]) -> list[RecordT]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes atomically: a temporary file beside it, flushed to disk, then renamed over the old one."""
+    """Writes atomically: a temporary file beside it, flushed to disk, then renamed over the old one.
+
+    Raises UserError when the place cannot be written to; the old file is then as it was.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary: str | None = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+    except BaseException as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise UserError(f"{path}: cannot be written ({error.strerror})") from None
         raise
 
 

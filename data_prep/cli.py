@@ -1,0 +1,188 @@
+"""`esckit data …`: convert the datasets of the field, split them by group, and see what two sets share."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from data_prep.errors import UserError
+from data_prep.records import Dialogue, Language, RoleCard, iter_json_lines, read_records, write_records
+
+app = typer.Typer(
+    name="data",
+    help="Datasets in and out: what can be read, converting, splitting by group, leaks between two sets.",
+    no_args_is_help=True,
+)
+SHOWN = 20
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+
+
+def print_json(content: Any) -> None:
+    typer.echo(json.dumps(content, ensure_ascii=False, indent=2))
+
+
+def print_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    """A table of plain values: nothing in them is read as markup."""
+    console = Console(markup=False, emoji=False, highlight=False)
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row))
+    console.print(table)
+
+
+def refuse_overwriting(source: Path, targets: Iterable[Path | None]) -> None:
+    """Raises UserError when an output is the file that is read: nobody means to lose their input."""
+    for target in targets:
+        if target is not None and target.resolve() == source.resolve():
+            raise UserError(f"{target}: would overwrite the file that is read; choose another --out")
+
+
+@app.command(epilog="Example: esckit data sources")
+def sources(as_json: JsonFlag = False) -> None:
+    """List the datasets that can be converted: language, licence, where to get them, what the files are called."""
+    from data_prep.sources import SOURCES
+
+    if as_json:
+        names = ("name", "title", "makes", "languages", "licence", "origin", "hub_id", "files")
+        print_json([{name: getattr(source, name) for name in names} for source in SOURCES.values()])
+        return
+    for source in SOURCES.values():
+        typer.echo(f"{source.name}: {source.title}")
+        typer.echo(f"  makes {source.makes} in {', '.join(source.languages)}; licence: {source.licence}")
+        typer.echo(f"  from {source.origin}" + (f"; hub dataset {source.hub_id}" if source.hub_id else ""))
+        typer.echo(f"  files: {', '.join(source.files)}")
+
+
+@app.command(epilog="Example: esckit data convert esconv train.txt --out esconv.jsonl --ratings-out survey.jsonl")
+def convert(
+    source: Annotated[str, typer.Argument(help="Name of the source, see: esckit data sources")],
+    path: Annotated[Path, typer.Argument(help="File (or folder) of that source.")],
+    out: Annotated[Path, typer.Option(help="JSON Lines file of the records to write.")],
+    ratings_out: Annotated[Path | None, typer.Option(help="JSON Lines file for the source's ratings.")] = None,
+    language: Annotated[Language | None, typer.Option(help="Language of files that do not say it.")] = None,
+    rater: Annotated[str | None, typer.Option(help="Name of the rater, for score files that do not say it.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Convert a dataset's files to the toolkit's records, with a report of every repair.
+
+    Records that cannot be converted are listed with file and record, the others are written; the exit code is then 1.
+    """
+    from data_prep.sources import Options, get_source
+
+    chosen = get_source(source)
+    if ratings_out is not None and (chosen.rubric is None or chosen.makes == "ratings"):
+        raise UserError(f"source {source} has no ratings beside its {chosen.makes}; leave --ratings-out out")
+    refuse_overwriting(path, (out, ratings_out))
+    conversion = chosen.read(path, Options(language=language, rater=rater))
+    records = conversion.made(chosen.makes)
+    if records:
+        write_records(out, records)
+        if ratings_out is not None:
+            write_records(ratings_out, conversion.ratings)
+    report = {"source": source, "path": str(path), "out": str(out) if records else None, **conversion.report()}
+    if as_json:
+        print_json(report)
+    else:
+        rows: list[tuple[str, str, int]] = [("written", kind, report[kind]) for kind in (chosen.makes,)]
+        if chosen.makes == "dialogues":
+            rows += [("written", f"{side} turns", count) for side, count in report["turns_written"].items()]
+        if ratings_out is not None:
+            rows.append(("written", "ratings", report["ratings"]))
+        for kind in ("repairs", "missing"):
+            rows += [(kind, cause, count) for cause, count in report[kind].items()]
+        rows.append(("refused", "records", len(conversion.refused)))
+        print_table(f"{source}: {path}", ("", "what", "count"), rows)
+    for refusal in conversion.refused[:SHOWN]:
+        typer.echo(f"refused {refusal}", err=True)
+    if len(conversion.refused) > SHOWN:
+        typer.echo(f"… and {len(conversion.refused) - SHOWN} more refused records; --json lists all", err=True)
+    if not records:
+        typer.echo(f"nothing could be converted, {out} was not written", err=True)
+    if conversion.refused:
+        raise typer.Exit(1)
+
+
+def parse_fractions(text: str) -> dict[str, float]:
+    """`train=0.8,test=0.2` as a mapping. Raises UserError for anything else."""
+    fractions: dict[str, float] = {}
+    for item in text.split(","):
+        name, equals, number = (part.strip() for part in item.partition("="))
+        try:
+            fraction = float(number)
+        except ValueError:
+            fraction = -1.0
+        # The names become file names.
+        if not equals or not name.replace("-", "").replace("_", "").isalnum() or fraction < 0:
+            raise UserError(
+                f"--fractions: {item.strip()!r} is not name=number; for example train=0.8,valid=0.1,test=0.1"
+            )
+        if name in fractions:
+            raise UserError(f"--fractions: {name!r} occurs twice")
+        fractions[name] = fraction
+    return fractions
+
+
+@app.command(epilog="Example: esckit data split esconv.jsonl --out splits --fractions train=0.8,valid=0.1,test=0.1")
+def split(
+    file: Annotated[Path, typer.Argument(help="JSON Lines file of dialogues.")],
+    out: Annotated[Path, typer.Option(help="Folder for one JSON Lines file a part.")],
+    fractions: Annotated[str, typer.Option(help="Parts and their shares, summing to 1.")] = (
+        "train=0.8,valid=0.1,test=0.1"
+    ),
+    seed: Annotated[int, typer.Option(help="Another seed gives another split.")] = 0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Split dialogues so that no two parts share a card, a situation, an opening or a whole dialogue."""
+    from data_prep.splits import split_by_group
+
+    wanted = parse_fractions(fractions)
+    refuse_overwriting(file, (out / f"{name}.jsonl" for name in wanted))
+    dialogues = read_records(file, Dialogue)
+    parts = split_by_group(dialogues, wanted, seed)
+    rows = []
+    for name, part in parts.items():
+        target = out / f"{name}.jsonl"
+        write_records(target, part)
+        rows.append({"part": name, "dialogues": len(part), "share": len(part) / len(dialogues), "file": str(target)})
+    if as_json:
+        print_json({"seed": seed, "parts": rows})
+    else:
+        columns = ("part", "dialogues", "share", "file")
+        print_table(
+            f"{file}, seed {seed}", columns, [(r["part"], r["dialogues"], f"{r['share']:.3f}", r["file"]) for r in rows]
+        )
+
+
+def read_dialogues_or_cards(path: Path) -> list[Dialogue] | list[RoleCard]:
+    """A JSONL file of either kind; the first record tells which."""
+    _, first = next(iter_json_lines(path), ("", None))
+    if isinstance(first, dict) and "turns" not in first and {"problem", "text"} & set(first):
+        return read_records(path, RoleCard)
+    return read_records(path, Dialogue)
+
+
+@app.command(epilog="Example: esckit data leaks splits/train.jsonl splits/test.jsonl")
+def leaks(
+    a: Annotated[Path, typer.Argument(help="JSON Lines file of dialogues or role cards.")],
+    b: Annotated[Path, typer.Argument(help="The other one.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Count what two sets share: ids, cards, situations, openings, whole dialogues. --json lists the ids."""
+    from data_prep.splits import leak_report
+
+    first, second = read_dialogues_or_cards(a), read_dialogues_or_cards(b)
+    report = leak_report(first, second)
+    if as_json:
+        content = {"a": str(a), "b": str(b), "records_a": len(first), "records_b": len(second)}
+        print_json({**content, "leaks": [leak.model_dump(mode="json") for leak in report]})
+        return
+    typer.echo(f"A: {a} ({len(first):,} records)\nB: {b} ({len(second):,} records)")
+    columns = ("kind", "shared", "records of A", "records of B")
+    print_table("shared", columns, [(leak.kind, leak.shared, len(leak.ids_a), len(leak.ids_b)) for leak in report])

@@ -1,4 +1,4 @@
-"""The run folder: what was simulated, with which settings, and what scorers said of it. The only module that writes one.
+"""The run folder: what was simulated, with which settings, and what scorers said of it. Nothing else writes one.
 
     RUN/manifest.json      written first: `settings` (all that changes a number) and `environment` (what ran it)
     RUN/dialogues.jsonl    append-only, one Transcript a line
@@ -126,10 +126,10 @@ class Judgment(Record):
             raise ValueError("a judgment with a reason for missing has no value")
         if self.expected is not None and not abs(self.expected) < float("inf"):
             raise ValueError("expected must be a finite number")
-        if self.probabilities is not None:
-            # Sum and range in one: NaN fails both.
-            if not all(0 <= p <= 1.001 for p in self.probabilities) or abs(sum(self.probabilities) - 1) > 1e-3:
-                raise ValueError("probabilities must lie in 0..1 and sum to 1")
+        if self.probabilities is not None and not (
+            all(0 <= p <= 1.001 for p in self.probabilities) and abs(sum(self.probabilities) - 1) <= 1e-3
+        ):  # written so that NaN fails
+            raise ValueError("probabilities must lie in 0..1 and sum to 1")
         return self
 
     @property

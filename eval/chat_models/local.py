@@ -10,6 +10,7 @@ rows are laid side by side again (k: kept, n: new, x: generated, .: hole, masked
 Positions count real tokens only, so a hole costs memory until the turn ends but never changes a result.
 """
 
+import inspect
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -196,6 +197,10 @@ class _Batch:
         self.keeps = keeps
         self.filler = filler  # id fed into holes: any valid one, it is masked
         self.device = model.device
+        # transformers 5.24 renamed the argument; the older name goes when pyproject asks for 5.24.
+        inner = model.get_base_model() if hasattr(model, "peft_config") else model
+        known = inspect.signature(inner.forward).parameters
+        self.cache_argument = "cache" if "cache" in known else "past_key_values"
         self.rows: list[_Row] = []
 
     def begin(self, rows: list[_Row], held: list[Held]) -> torch.Tensor:
@@ -255,9 +260,9 @@ class _Batch:
             input_ids=ids,
             attention_mask=self.mask.long(),
             position_ids=positions,
-            past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=1,
+            **{self.cache_argument: self.cache},
         )
         return out.logits[:, -1].float()
 

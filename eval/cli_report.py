@@ -13,9 +13,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 if TYPE_CHECKING:
     from eval.report import Report
 
-SCORE_EPILOG = "Example: esckit score runs/first --scorer outputs/esc_rank"
-REPORT_EPILOG = "Example: esckit report runs/base runs/tuned --out reports/tuned-against-base"
-
 
 def score(
     run: Annotated[Path, typer.Argument(help="Run folder of `esckit simulate`.")],
@@ -23,7 +20,10 @@ def score(
     batch_size: Annotated[int, typer.Option(min=1, help="Dialogues read at once; changes the speed only.")] = 16,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Judge every dialogue of a run on every dimension. Stop it at any time; the same command goes on."""
+    """Judge every dialogue of a run on every dimension. Stop it at any time; the same command goes on.
+
+    Example: esckit score runs/first --scorer runs/quickstart/esc_rank
+    """
     from eval.judge import load_judge, score_run
     from eval.runs import append_to_run
 
@@ -63,7 +63,10 @@ def report(
     force: Annotated[bool, typer.Option("--force", help="Compare runs that differ otherwise too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Which supporter is better, by how much and how surely: report.html, report.md and scores.csv."""
+    """Which supporter is better, by how much and how surely: report.html, report.md and scores.csv.
+
+    Example: esckit report runs/base runs/tuned --out reports/base-and-tuned
+    """
     from eval.report import build_report
     from eval.report_pages import write_report
     from eval.report_text import answer

@@ -340,15 +340,17 @@ def _warnings(
         if done < total:
             fault = f"; {failed} of them by the supporter's fault, which flatters it" if failed else ""
             found.append(f"{entry.label}: {total - done} of {total} dialogues have no score and are left out{fault}.")
-        if 0 < entry.figures[AVERAGE].percent.n_cards < FEW_CARDS:
-            found.append(
-                f"{entry.label}: only {entry.figures[AVERAGE].percent.n_cards} cards; intervals of so few are rough."
-            )
+        cards = entry.figures[AVERAGE].percent.n_cards
+        if 0 < cards < FEW_CARDS:
+            found.append(f"{entry.label}: only {cards} cards; intervals of so few are rough.")
     averages = [comparison.by_column[AVERAGE] for comparison in comparisons]
     if any(average.only_a or average.only_b for average in averages):
         shared = sorted({average.interval.n_cards for average in averages})
         span = f"{shared[0]}" if len(shared) == 1 else f"{shared[0]} to {shared[-1]}"
         found.append(f"Supporters are compared on the cards that both of a pair have scores for: {span} cards.")
+    # All signs alike on n cards has a two-sided p of 2 / 2^n: below six cards it cannot get under 0.05.
+    if any(average.interval.n_cards > 0 and 2 / 2**average.interval.n_cards > ALPHA for average in averages):
+        found.append("On fewer than six shared cards no difference can be called clear, however large it is.")
     return found + [note for run in runs for note in dict.fromkeys(run.notes)]
 
 

@@ -12,6 +12,7 @@ from made_run import MadeScorer, make_run, make_transcript
 from typer.testing import CliRunner
 
 from data_prep.errors import UserError
+from data_prep.rubric import load_rubric
 from eval import cli_report
 from eval.judge import ScorerJudge, score_run, scorer_label
 from eval.report import AVERAGE, build_report
@@ -99,6 +100,14 @@ def test_one_run_gives_a_table_and_no_comparison(tmp_path):
     assert report.comparisons == []
     assert report.entries[0].figures[AVERAGE].detectable > 0
     assert "of 100 on average" in answer(report)[0]
+
+
+def test_too_few_cards_for_any_clear_difference_is_said(tmp_path):
+    scorer = MadeScorer(better=("tuned",), shift=1.0)
+    few = [scored(tmp_path / name, name, scorer, cards=5) for name in ("base", "tuned")]
+    report = build_report(few)
+    assert not report.comparisons[0].clear
+    assert any("fewer than six shared cards" in warning for warning in report.warnings)
 
 
 def test_many_runs_are_ranked_and_every_pair_is_in_the_correction(tmp_path):
@@ -313,8 +322,8 @@ def test_no_score_at_all_still_makes_a_report(tmp_path):
 @pytest.fixture
 def app():
     application = typer.Typer()
-    application.command(epilog=cli_report.SCORE_EPILOG)(cli_report.score)
-    application.command(epilog=cli_report.REPORT_EPILOG)(cli_report.report)
+    application.command()(cli_report.score)
+    application.command()(cli_report.report)
     return application
 
 
@@ -332,6 +341,48 @@ def test_commands_end_to_end(tmp_path, app, monkeypatch):
     assert [supporter["label"] for supporter in found["supporters"]] == ["tuned", "base"]
     assert len(found["differences"]) == 8
     assert (tmp_path / "out" / "report.html").exists()
+
+
+@pytest.fixture
+def saved_scorer(tmp_path, tiny_encoder):
+    """Folder of a real, untrained scorer on the tiny encoder: all of its parts, no training."""
+    from train.models import load_backbone, load_tokenizer
+    from train.recipe import ModelSection
+    from train.scorer import ScorerConfig, ScorerModel, new_heads, save_config, save_weights
+
+    rubric, section, folder = load_rubric("esc_eval"), ModelSection(base=str(tiny_encoder)), tmp_path / "scorer"
+    backbone = load_backbone(section)
+    save_weights(ScorerModel(backbone, new_heads(backbone, rubric), "mean"), folder)
+    load_tokenizer(section).save_pretrained(folder)
+    config = ScorerConfig(
+        base=section.base,
+        pooling="mean",
+        max_length=256,
+        adapter=False,
+        rubric=rubric,
+        rubric_sha=rubric.sha,
+        illustrative=True,
+        training_levels={name: [1] * 5 for name in rubric.names()},
+    )
+    save_config(config, folder)
+    return folder
+
+
+def test_real_scorer_from_its_folder_to_the_page(tmp_path, app, saved_scorer):
+    make_run(tmp_path / "run", cards=4)
+    for batch_size in ("3", "1"):
+        arguments = ["score", str(tmp_path / "run"), "--scorer", str(saved_scorer), "--batch-size", batch_size]
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+    assert "4 were done before" in done.output
+    run = load_run(tmp_path / "run")
+    judgments = run.judgments()
+    assert len(judgments) == 4 * 7
+    assert all(sum(j.probabilities) == pytest.approx(1) and len(j.probabilities) == 5 for j in judgments)
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "run")]).exit_code == 0
+    page = (tmp_path / "run" / "report" / "report.html").read_text()
+    assert "illustrative samples" in page
+    assert str(saved_scorer) not in page, "no path of this machine"
 
 
 def test_missing_judgments_exit_with_1(tmp_path, app, monkeypatch):

@@ -35,8 +35,8 @@ def perplexity_ratio(
 
 
 def _exp(found: Interval) -> Interval:
-    values = [None if value is None else math.exp(value) for value in (found.mean, found.low, found.high)]
-    return Interval(*values, found.n_cards, method=found.method, reason=found.reason)
+    mean, low, high = (None if value is None else math.exp(value) for value in (found.mean, found.low, found.high))
+    return Interval(mean, low, high, found.n_cards, method=found.method, reason=found.reason)
 
 
 @dataclass(frozen=True)

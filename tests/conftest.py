@@ -90,8 +90,7 @@ def tiny_encoder(tmp_path_factory) -> Path:
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=specials, show_progress=False)
     tokenizer.train_from_iterator(
-        ["seeker supporter : hello how are you feeling today i am sad abcdefghijklmnopqrstuvwxyz . , ! ?"]
-        * 4,
+        ["seeker supporter : hello how are you feeling today i am sad abcdefghijklmnopqrstuvwxyz . , ! ?"] * 4,
         trainer,
     )
     tokenizer.post_processor = processors.TemplateProcessing(

@@ -23,11 +23,15 @@ def train(
 
     Example: esckit train recipes/quickstart/esc_role.yaml training.learning_rate=2e-4 out=runs/my-role
     """
+    from train.output import finished_metrics
     from train.recipe import ScorerRecipe, load_recipe
 
     checked = load_recipe(recipe, overrides or [])
     if preview:
         show_preview(checked, preview)
+        return
+    if resume and finished_metrics(checked):
+        typer.echo(f"already finished: {checked.out}")
         return
     quiet_libraries()
     if isinstance(checked, ScorerRecipe):

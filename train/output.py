@@ -46,6 +46,17 @@ def _check_output(recipe: Recipe, folder: Path, resume: bool) -> None:
         raise UserError(f"{folder}: is not empty and holds no run of ours; choose another `out`")
 
 
+def finished_metrics(recipe: Recipe) -> dict[str, Any] | None:
+    """The metrics of a finished run of exactly this recipe, else None. metrics.json is the last thing written."""
+    folder = Path(recipe.out)
+    if not (folder / "metrics.json").is_file():
+        return None
+    saved = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
+    if _differences(saved, recipe.model_dump(mode="json")):
+        return None
+    return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+
+
 def _differences(old: Any, new: Any, at: str = "") -> list[str]:
     """`key: old in the folder, new now` for every value that differs."""
     if isinstance(old, dict) and isinstance(new, dict):
@@ -88,7 +99,10 @@ def _trackers(report_to: Any) -> Any:
 
 
 def finish(trainer: Any, recipe: Recipe, data_report: dict[str, Any]) -> dict[str, Any]:
-    """Writes and returns metrics.json: data, steps, losses, time, versions. Only the main process writes."""
+    """Writes and returns metrics.json: data, steps, losses, time, versions. Only the main process writes.
+
+    The last thing written in a run: its presence says that the run is finished.
+    """
     history = trainer.state.log_history
     metrics = {
         "kind": recipe.kind,

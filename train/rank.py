@@ -205,7 +205,6 @@ def train_scorer(recipe: ScorerRecipe, resume: bool = False) -> dict[str, Any]:
     trainer, data_report = build_trainer(recipe)
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model(recipe.out)
-    metrics = finish(trainer, recipe, data_report)
     if trainer.is_world_process_zero():
         trainer.processing_class.save_pretrained(recipe.out)
         rubric = load_rubric(recipe.rubric)
@@ -214,7 +213,7 @@ def train_scorer(recipe: ScorerRecipe, resume: bool = False) -> dict[str, Any]:
             revision=recipe.model.revision,
             dtype=recipe.model.dtype,
             attention=recipe.model.attention,
-            pooling=trainer.model.pooling,
+            pooling=trainer.accelerator.unwrap_model(trainer.model).pooling,
             max_length=recipe.data.max_length,
             adapter=recipe.lora is not None,
             rubric=rubric,
@@ -224,4 +223,4 @@ def train_scorer(recipe: ScorerRecipe, resume: bool = False) -> dict[str, Any]:
             data_sha256={Path(file).name: sha256_of(Path(file)) for file in (*recipe.data.train, *recipe.data.ratings)},
         )
         save_config(config, Path(recipe.out))
-    return metrics
+    return finish(trainer, recipe, data_report)

@@ -95,6 +95,9 @@ def _figures(
 def verdict(figures: ScorerFigures) -> str:
     """In words, whether the scorer beats the constant prediction; only an interval that excludes chance counts."""
     kappa = figures.scorer["kappa"]
-    if kappa.low is not None and kappa.low > 0:
+    low = kappa.low
+    if kappa.reason == "every resample gives the same value":
+        low = kappa.mean  # right everywhere: there is no spread to make an interval of
+    if low is not None and low > 0:
         return "agrees with raters beyond any constant (kappa interval above 0)"
     return "does not beat the constant predictor (kappa interval includes 0 or is undefined)"

@@ -123,7 +123,10 @@ def load_backbone(spec: ModelSection) -> Any:
     """The same without a language-model head, or an encoder: what the scorer reads dialogues with."""
     from transformers import AutoModel
 
-    return _from_pretrained(AutoModel, resolve_base(spec.base), **load_options(spec))
+    model = _from_pretrained(AutoModel, resolve_base(spec.base), **load_options(spec))
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None  # BERT's layer over [CLS] is read by nobody here; an adapter on it would never be trained
+    return model
 
 
 def add_lora(model: Any, lora: LoraSection, task: str) -> Any:

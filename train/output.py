@@ -24,25 +24,30 @@ def open_output(recipe: Recipe, resume: bool) -> str | None:
     Raises UserError when the folder already holds a run and `resume` is not asked for, or when it was made by
     another recipe (the differing settings are named).
     """
-    from transformers.trainer_utils import get_last_checkpoint
-
     folder = Path(recipe.out)
-    checkpoints = folder / "checkpoints"
     if int(os.environ.get("RANK", "0")) == 0:
         _check_output(recipe, folder, resume)
         save_recipe(recipe, folder / "recipe.yaml")
-    return get_last_checkpoint(str(checkpoints)) if resume and checkpoints.is_dir() else None
+    return _last_checkpoint(folder / "checkpoints") if resume else None
+
+
+def _last_checkpoint(folder: Path) -> str | None:
+    """The newest complete checkpoint: trainer_state.json is written last, so a run killed while saving lacks it."""
+    complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
+    return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2]))) if complete else None
 
 
 def _check_output(recipe: Recipe, folder: Path, resume: bool) -> None:
     saved = folder / "recipe.yaml"
+    if not any(path.is_file() and path != saved for path in folder.rglob("*")):
+        return  # a run that ended before its first checkpoint, on faulty data perhaps, left nothing to protect
     if saved.is_file():
         differences = _differences(yaml.safe_load(saved.read_text(encoding="utf-8")), recipe.model_dump(mode="json"))
         if differences:
             raise UserError(f"{folder}: holds a run of another recipe ({'; '.join(differences)}); choose another `out`")
         if not resume:
             raise UserError(f"{folder}: already holds a run of this recipe; add --resume, or choose another `out`")
-    elif folder.is_dir() and any(folder.iterdir()):
+    else:
         raise UserError(f"{folder}: is not empty and holds no run of ours; choose another `out`")
 
 
@@ -88,14 +93,36 @@ def trainer_arguments(recipe: Recipe) -> dict[str, Any]:
     }
 
 
+def make_arguments(arguments_class: Any, recipe: Recipe, **more: Any) -> Any:
+    """The library's arguments of a recipe. Raises UserError for values that do not go together or are not known."""
+    try:
+        return arguments_class(**trainer_arguments(recipe), **more)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"training: {' '.join(str(error).split())}; correct it in the recipe") from None
+
+
 def _trackers(report_to: Any) -> Any:
     """wandb without a key would end the run: it goes offline instead, and says so once."""
+    report_to = report_to or "none"
     asked = [report_to] if isinstance(report_to, str) else list(report_to)
     has_key = os.environ.get("WANDB_API_KEY") or (Path.home() / ".netrc").is_file()
     if "wandb" in asked and not has_key and "WANDB_MODE" not in os.environ:
         os.environ["WANDB_MODE"] = "offline"
         print("warning: no wandb key is set; logging offline (`wandb sync` uploads it later)", file=sys.stderr)
     return report_to
+
+
+def tidy_output(recipe: Recipe) -> None:
+    """Drops what the libraries leave in the result folder and nobody should ship: a pickle of the arguments, an
+    empty model card, and this machine's path of the base model (its name is kept instead)."""
+    for folder in (Path(recipe.out), Path(recipe.out) / "adapter"):
+        for name in ("training_args.bin", "README.md"):
+            (folder / name).unlink(missing_ok=True)
+        config = folder / "adapter_config.json"
+        if config.is_file():
+            content = json.loads(config.read_text(encoding="utf-8"))
+            content["base_model_name_or_path"] = recipe.model.base
+            write_text(config, json.dumps(content, indent=2) + "\n")
 
 
 def finish(trainer: Any, recipe: Recipe, data_report: dict[str, Any]) -> dict[str, Any]:

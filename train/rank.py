@@ -10,7 +10,7 @@ from data_prep.errors import UserError
 from data_prep.records import Rating, read_located, sha256_of
 from data_prep.rubric import Rubric, check_ratings, load_rubric
 from train.models import add_lora, load_backbone, load_tokenizer
-from train.output import finish, open_output, trainer_arguments
+from train.output import finish, make_arguments, open_output, tidy_output
 from train.recipe import ScorerRecipe
 from train.sft import Located, read_dialogues
 
@@ -151,7 +151,7 @@ def build_trainer(recipe: ScorerRecipe) -> tuple[Any, dict[str, Any]]:
 
     from transformers import TrainingArguments, set_seed
 
-    from train.scorer import ScorerModel, new_heads, pick_pooling
+    from train.scorer import ScorerModel, first_position, new_heads, pick_pooling
 
     set_seed(recipe.seed)
     rubric = load_rubric(recipe.rubric)
@@ -171,9 +171,10 @@ def build_trainer(recipe: ScorerRecipe) -> tuple[Any, dict[str, Any]]:
 
     backbone = load_backbone(recipe.model)
     limit = getattr(backbone.config, "max_position_embeddings", None)
-    if limit is not None and recipe.data.max_length > limit:
+    if limit is not None and recipe.data.max_length > limit - first_position(backbone):
         raise UserError(
-            f"data.max_length is {recipe.data.max_length}, but {recipe.model.base} reads at most {limit}; lower it"
+            f"data.max_length is {recipe.data.max_length}, but {recipe.model.base} reads at most "
+            f"{limit - first_position(backbone)}; lower it"
         )
     pooling = pick_pooling(recipe.scorer.pooling, backbone.config)
     if recipe.lora:
@@ -181,7 +182,7 @@ def build_trainer(recipe: ScorerRecipe) -> tuple[Any, dict[str, Any]]:
     model = ScorerModel(backbone, new_heads(backbone, rubric), pooling)
     model.heads.set_priors(list(report.per_level.values()))
     cls = make_trainer_class()
-    arguments = TrainingArguments(**trainer_arguments(recipe), label_names=["labels"])
+    arguments = make_arguments(TrainingArguments, recipe, label_names=["labels"])
     trainer = cls(
         model=model,
         args=arguments,
@@ -206,6 +207,7 @@ def train_scorer(recipe: ScorerRecipe, resume: bool = False) -> dict[str, Any]:
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model(recipe.out)
     if trainer.is_world_process_zero():
+        tidy_output(recipe)
         trainer.processing_class.save_pretrained(recipe.out)
         rubric = load_rubric(recipe.rubric)
         config = ScorerConfig(

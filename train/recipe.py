@@ -147,9 +147,11 @@ def training_defaults(recipe: Recipe) -> dict[str, Any]:
         "gradient_accumulation_steps": 4,
         "gradient_checkpointing": False,
         "logging_steps": 10,
-        "save_strategy": "epoch",
+        "logging_first_step": True,
+        # Whoever says after how many steps to save or evaluate means steps.
+        "save_strategy": "steps" if "save_steps" in recipe.training else "epoch",
         "save_total_limit": 2,
-        "eval_strategy": "epoch" if recipe.data.validation else "no",
+        "eval_strategy": ("steps" if "eval_steps" in recipe.training else "epoch") if recipe.data.validation else "no",
         "report_to": "none",
     }
 
@@ -162,12 +164,17 @@ class RecipeFaults:
         self.messages: list[str] = []
 
     def where(self, location: Location) -> str:
-        for length in range(len(location), 0, -1):
-            part = location[:length]
+        parts = [location[:length] for length in range(len(location), 0, -1)]
+        # Overrides first: one that replaces a section leaves the lines of the old one behind.
+        for part in parts:
             if part in self.overridden:
                 return f"override {self.overridden[part]!r}"
+        for part in parts:
             if part in self.lines:
                 return f"{self.path}:{self.lines[part]}"
+            for made, text in self.overridden.items():
+                if made[: len(part)] == part:  # a section that only an override mentions
+                    return f"override {text!r}"
         return self.path
 
     def add(self, location: Location, message: str) -> None:
@@ -198,8 +205,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
             _explain(fault, shape, faults)
     training = content.get("training")
     checked = _check_training(training, shape, faults) if isinstance(training, dict) else {}
-    if recipe is not None:
-        _check_files(recipe, faults)
+    _check_files(content.get("data"), faults)
     faults.raise_if_any()
     assert recipe is not None
     return recipe.model_copy(update={"training": {**training_defaults(recipe), **checked}})
@@ -304,11 +310,10 @@ def _check_training(training: dict[str, Any], shape: type[BaseModel], faults: Re
     return checked
 
 
-def _check_files(recipe: Recipe, faults: RecipeFaults) -> None:
-    groups = {"train": recipe.data.train, "validation": recipe.data.validation or ()}
-    if isinstance(recipe, ScorerRecipe):
-        groups["ratings"] = recipe.data.ratings
-    for key, files in groups.items():
-        for file in files:
-            if not Path(file).is_file():
-                faults.add(("data", key), f"data.{key}: file {file} not found (relative to {Path.cwd()})")
+def _check_files(data: Any, faults: RecipeFaults) -> None:
+    """Looks for the data files, also in a recipe that is faulty elsewhere; wrong types were reported before."""
+    for key in ("train", "validation", "ratings"):
+        files = _as_list(data.get(key)) if isinstance(data, dict) else None
+        for index, file in enumerate(files if isinstance(files, list) else []):
+            if isinstance(file, str) and not Path(file).is_file():
+                faults.add(("data", key, index), f"data.{key}: file {file} not found (relative to {Path.cwd()})")

@@ -69,6 +69,7 @@ class ScorerModel(nn.Module):
         super().__init__()
         self.backbone, self.heads, self.pooling = backbone, heads, pooling
         self.config = backbone.config
+        self.first_position = first_position(backbone)
 
     def forward(
         self,
@@ -83,7 +84,7 @@ class ScorerModel(nn.Module):
         -inf where a dimension has fewer levels.
         """
         # Positions count real tokens only, so that left padding does not shift them.
-        positions = (attention_mask.cumsum(1) - 1).clamp(min=0)
+        positions = (attention_mask.cumsum(1) - 1).clamp(min=0) + self.first_position
         hidden = self.backbone(
             input_ids=input_ids, attention_mask=attention_mask, position_ids=positions
         ).last_hidden_state
@@ -97,6 +98,14 @@ class ScorerModel(nn.Module):
 
     def gradient_checkpointing_enable(self, **kwargs: Any) -> None:
         self.backbone.gradient_checkpointing_enable(**kwargs)  # type: ignore[operator]
+
+
+def first_position(backbone: nn.Module) -> int:
+    """The position of a text's first token: 0, but after the padding's own in RoBERTa, XLM-RoBERTa and MPNet."""
+    for name, module in backbone.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return 0 if module.padding_idx is None else module.padding_idx + 1
+    return 0
 
 
 def pool(hidden: Tensor, attention_mask: Tensor, how: str) -> Tensor:
@@ -163,13 +172,21 @@ def save_weights(model: ScorerModel, folder: Path, state: dict[str, Tensor] | No
 def load_weights(model: ScorerModel, folder: Path) -> None:
     """Puts a saved folder's weights into a model of the same shape. Raises UserError when a part is missing or NaN."""
     heads = _read_weights(folder / HEADS)
-    model.heads.load_state_dict(heads)
-    if _is_peft(model.backbone):
-        from peft import set_peft_model_state_dict
+    try:
+        model.heads.load_state_dict(heads)
+        if _is_peft(model.backbone):
+            from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-        set_peft_model_state_dict(model.backbone, _read_weights(folder / "adapter" / "adapter_model.safetensors"))
-    else:
-        model.backbone.load_state_dict(_read_weights(folder / "backbone" / "model.safetensors"))
+            adapter = _read_weights(folder / "adapter" / "adapter_model.safetensors")
+            # PEFT leaves what it is not given as it was drawn, in silence.
+            if set(adapter) != set(get_peft_model_state_dict(model.backbone)):
+                raise RuntimeError("the adapter holds other layers than its configuration names")
+            set_peft_model_state_dict(model.backbone, adapter)
+        else:
+            model.backbone.load_state_dict(_read_weights(folder / "backbone" / "model.safetensors"))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{folder}: weights and configuration do not fit each other: {reason}") from None
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
@@ -214,6 +231,8 @@ class Scorer:
         if config.adapter:
             from peft import PeftConfig, get_peft_model
 
+            if not (folder / "adapter" / "adapter_config.json").is_file():
+                raise UserError(f"{folder}: the scorer folder is not complete (adapter/adapter_config.json is missing)")
             backbone = get_peft_model(
                 load_backbone(config.model_section()), PeftConfig.from_pretrained(str(folder / "adapter"))
             )

@@ -1,19 +1,17 @@
 """ESC-Role and supporter fine-tuning on TRL's SFTTrainer, with rows that are tokenised and masked here."""
 
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from data_prep.chat_format import training_messages
 from data_prep.errors import UserError
 from data_prep.prompt import Prompt, load_prompt
-from data_prep.records import Dialogue, Speaker, read_located, write_text
+from data_prep.records import Dialogue, Speaker, read_located
 from train.masking import ChatRenderer, Encoded, fit
 from train.models import add_lora, load_causal, load_tokenizer
-from train.output import finish, open_output, trainer_arguments
+from train.output import finish, make_arguments, open_output, tidy_output
 from train.recipe import ChatRecipe
 
 
@@ -118,8 +116,9 @@ def build_trainer(recipe: ChatRecipe) -> tuple[Any, dict[str, Any]]:
     check_context(model, recipe)
     if recipe.lora:
         model = add_lora(model, recipe.lora, "CAUSAL_LM")
-    arguments = SFTConfig(
-        **trainer_arguments(recipe),
+    arguments = make_arguments(
+        SFTConfig,
+        recipe,
         max_length=None,  # rows already fit; the library must not cut them again
         dataset_kwargs={"skip_prepare_dataset": True},
     )
@@ -154,19 +153,6 @@ def train_chat(recipe: ChatRecipe, resume: bool = False) -> dict[str, Any]:
     if trainer.is_world_process_zero():
         tidy_output(recipe)
     return finish(trainer, recipe, data_report)
-
-
-def tidy_output(recipe: ChatRecipe) -> None:
-    """Drops what the libraries leave in the result folder and nobody should ship: a pickle of the arguments, an
-    empty model card, and this machine's path of the base model (its name is kept instead)."""
-    folder = Path(recipe.out)
-    for name in ("training_args.bin", "README.md"):
-        (folder / name).unlink(missing_ok=True)
-    config = folder / "adapter_config.json"
-    if config.is_file():
-        content = json.loads(config.read_text(encoding="utf-8"))
-        content["base_model_name_or_path"] = recipe.model.base
-        write_text(config, json.dumps(content, indent=2) + "\n")
 
 
 def preview_rows(recipe: ChatRecipe, count: int) -> list[Any]:

@@ -25,6 +25,8 @@ def load_yaml(path: str | Path) -> tuple[Any, dict[Location, int]]:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         raise UserError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
+    except RecursionError:
+        raise UserError(f"{path}: is nested too deeply, or an alias (*name) contains itself") from None
     finally:
         loader.dispose()
 
@@ -48,4 +50,9 @@ def _value(loader: yaml.SafeLoader, node: yaml.Node, at: Location, lines: dict[L
             lines[(*at, index)] = item.start_mark.line + 1
             items.append(_value(loader, item, (*at, index), lines, path))
         return items
-    return loader.construct_object(node)
+    try:
+        return loader.construct_object(node)
+    except ValueError:  # such as 2024-99-99, which YAML takes for a date
+        raise UserError(
+            f"{path}:{node.start_mark.line + 1}: the value is neither text nor a number nor a date; put it in quotes"
+        ) from None

@@ -1,0 +1,55 @@
+"""Small recipes and dialogues for tests of the training floor."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from train.recipe import Recipe, load_recipe
+
+SAMPLES = Path(__file__).parents[2] / "data_prep" / "samples"
+
+
+def write_lines(path: Path, values: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values), encoding="utf-8")
+    return path
+
+
+def read_lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def recipe_of(folder: Path, content: dict[str, Any], *overrides: str) -> Recipe:
+    """A checked recipe from its content, through a file as users write it (JSON is YAML)."""
+    path = folder / "recipe.yaml"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return load_recipe(path, overrides)
+
+
+def chat_content(model: Path, out: Path, train: Path, **training: Any) -> dict[str, Any]:
+    return {
+        "kind": "seeker",
+        "out": str(out),
+        "model": {"base": str(model)},
+        "lora": {"r": 4, "alpha": 8, "dropout": 0.1},
+        "data": {"train": str(train), "max_length": 2048},
+        "training": {
+            "per_device_train_batch_size": 2,
+            "gradient_accumulation_steps": 1,
+            "logging_steps": 1,
+            **training,
+        },
+    }
+
+
+def dialogue(identifier: str, *texts: str, card: bool = True, opening: str = "supporter") -> dict[str, Any]:
+    """A dialogue whose sides alternate, the supporter first unless said otherwise."""
+    sides = ("supporter", "seeker") if opening == "supporter" else ("seeker", "supporter")
+    found: dict[str, Any] = {
+        "id": identifier,
+        "language": "en",
+        "source": "made",
+        "turns": [{"speaker": sides[index % 2], "text": text} for index, text in enumerate(texts)],
+    }
+    if card:
+        found["card"] = {"id": f"card-{identifier}", "language": "en", "problem": "bad sleep", "source": "made"}
+    return found

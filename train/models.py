@@ -159,6 +159,42 @@ def adapter_base(adapter: str | Path) -> str:
     return str(json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path"))
 
 
+def read_weights(path: Path) -> dict[str, Any]:
+    """The tensors of a safetensors file. Raises UserError when it is missing, damaged, or holds NaN or infinity."""
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise UserError(f"{path}: file not found; the folder is not complete")
+    try:
+        weights = load_file(path)
+    except SafetensorError as error:
+        raise UserError(f"{path}: is damaged ({error}); copy or train it again") from None
+    broken = [name for name, tensor in weights.items() if not torch.isfinite(tensor).all()]
+    if broken:
+        raise UserError(f"{path}: {broken[0]} holds NaN or infinite values; the training run has diverged")
+    return weights
+
+
+def _with_adapter(model: Any, adapter: str, base: str) -> Any:
+    """The model with a saved adapter. PEFT only warns of layers that the file lacks and leaves them as drawn, so that
+    a damaged adapter would talk like the base model: here it is an error."""
+    from peft import PeftModel, get_peft_model_state_dict
+
+    adapter_base(adapter)
+    saved = read_weights(Path(adapter) / "adapter_model.safetensors")
+    try:
+        model = PeftModel.from_pretrained(model, adapter)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"{adapter}: this adapter does not fit the base model {base!r}: {reason}") from None
+    absent = get_peft_model_state_dict(model, save_embedding_layers=False).keys() - saved.keys()
+    if absent:
+        raise UserError(f"{adapter}: is not complete: {len(absent)} layers are missing, such as {min(absent)}")
+    return model
+
+
 def load_chat_model(base: str, adapter: str | None = None, dtype: str = "auto") -> tuple[Any, Any]:
     """A chat model ready to be talked to, and its tokenizer: evaluation mode, on `device_name()`.
 
@@ -170,14 +206,7 @@ def load_chat_model(base: str, adapter: str | None = None, dtype: str = "auto") 
     model = _from_pretrained(AutoModelForCausalLM, resolve_base(base), dtype=pick_dtype(dtype))
     source = resolve_base(base)
     if adapter is not None:
-        from peft import PeftModel
-
-        adapter_base(adapter)
-        try:
-            model = PeftModel.from_pretrained(model, adapter)
-        except (RuntimeError, ValueError) as error:
-            reason = str(error).strip().split("\n")[0]
-            raise UserError(f"{adapter}: this adapter does not fit the base model {base!r}: {reason}") from None
+        model = _with_adapter(model, adapter, base)
         if (Path(adapter) / "tokenizer_config.json").is_file():
             source = adapter
     return model.eval().to(device_name()), open_tokenizer(source)

@@ -54,7 +54,7 @@ def _check_output(recipe: Recipe, folder: Path, resume: bool) -> None:
 def finished_metrics(recipe: Recipe) -> dict[str, Any] | None:
     """The metrics of a finished run of exactly this recipe, else None. metrics.json is the last thing written."""
     folder = Path(recipe.out)
-    if not (folder / "metrics.json").is_file():
+    if not ((folder / "metrics.json").is_file() and (folder / "recipe.yaml").is_file()):
         return None
     saved = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
     if _differences(saved, recipe.model_dump(mode="json")):

@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 from pydantic import Field, ValidationError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from data_prep.chat_format import merge_runs
 from data_prep.errors import UserError
 from data_prep.records import Dialogue, Record, describe_invalid, parse_json, read_text, sha256_of, write_text
 from data_prep.rubric import Rubric
-from train.models import device_name, load_backbone, open_tokenizer
+from train.models import device_name, load_backbone, open_tokenizer, read_weights
 from train.ordinal import OrdinalHeads, ordinal_loss
 from train.recipe import ModelSection
 
@@ -171,32 +171,22 @@ def save_weights(model: ScorerModel, folder: Path, state: dict[str, Tensor] | No
 
 def load_weights(model: ScorerModel, folder: Path) -> None:
     """Puts a saved folder's weights into a model of the same shape. Raises UserError when a part is missing or NaN."""
-    heads = _read_weights(folder / HEADS)
+    heads = read_weights(folder / HEADS)
     try:
         model.heads.load_state_dict(heads)
         if _is_peft(model.backbone):
             from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-            adapter = _read_weights(folder / "adapter" / "adapter_model.safetensors")
+            adapter = read_weights(folder / "adapter" / "adapter_model.safetensors")
             # PEFT leaves what it is not given as it was drawn, in silence.
             if set(adapter) != set(get_peft_model_state_dict(model.backbone)):
                 raise RuntimeError("the adapter holds other layers than its configuration names")
             set_peft_model_state_dict(model.backbone, adapter)
         else:
-            model.backbone.load_state_dict(_read_weights(folder / "backbone" / "model.safetensors"))
+            model.backbone.load_state_dict(read_weights(folder / "backbone" / "model.safetensors"))
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{folder}: weights and configuration do not fit each other: {reason}") from None
-
-
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise UserError(f"{path}: file not found; the scorer folder is not complete")
-    weights = load_file(path)
-    broken = [name for name, tensor in weights.items() if not torch.isfinite(tensor).all()]
-    if broken:
-        raise UserError(f"{path}: {broken[0]} holds NaN or infinite values; the training run has diverged")
-    return weights
 
 
 def _is_peft(module: nn.Module) -> bool:

@@ -143,7 +143,7 @@ def copied(folders, tmp_path) -> Path:
 @pytest.mark.parametrize(
     ("absent", "says"),
     [
-        ("heads.safetensors", "heads.safetensors: file not found; the scorer folder is not complete"),
+        ("heads.safetensors", "heads.safetensors: file not found; the folder is not complete"),
         ("scorer_config.json", "is no scorer folder"),
         ("adapter/adapter_model.safetensors", "adapter_model.safetensors: file not found"),
         ("adapter/adapter_config.json", "adapter_config.json is missing"),
@@ -168,6 +168,13 @@ def test_weights_that_are_no_numbers_are_refused(copied, file):
     weights[name].view(-1)[0] = float("nan")
     save_file(weights, copied / file)
     with pytest.raises(UserError, match=r"^[^\n]*holds NaN or infinite values; the training run has diverged$"):
+        Scorer.load(copied)
+
+
+def test_a_file_that_was_cut_short_is_one_line(copied):
+    heads = copied / "heads.safetensors"
+    heads.write_bytes(heads.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"^[^\n]*heads\.safetensors: is damaged[^\n]*$"):
         Scorer.load(copied)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from data_prep.errors import UserError
 from tests.train.made import SAMPLES, chat_content, dialogue, recipe_of, write_lines
@@ -166,6 +166,40 @@ def test_the_saved_adapter_gives_the_logits_of_the_trained_model(tiny_model, sev
         trained, loaded, base = (m(ids).logits for m in (trainer.model.eval(), model, load_causal(recipe.model)))
     assert torch.equal(trained, loaded)
     assert not torch.allclose(loaded, base, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:Found missing adapter keys")
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        ("missing", "is not complete: 1 layers are missing"),
+        ("empty", "is not complete: 28 layers are missing"),
+        ("nan", "holds NaN or infinite values"),
+        ("shape", "this adapter does not fit the base model"),
+        ("cut", "is damaged"),
+        ("gone", "file not found"),
+    ],
+)
+def test_a_damaged_adapter_never_passes_for_the_base_model(ten_steps, tiny_model, tmp_path, damage, says):
+    folder = shutil.copytree(ten_steps[0].out, tmp_path / "out", ignore=shutil.ignore_patterns("checkpoints"))
+    file = folder / "adapter_model.safetensors"
+    weights = load_file(file)
+    name = min(weights)
+    if damage == "missing":
+        del weights[name]
+    elif damage == "empty":
+        weights = {}
+    elif damage == "nan":
+        weights[name][0, 0] = float("nan")
+    elif damage == "shape":
+        weights[name] = weights[name][:2].contiguous()
+    save_file(weights, file)
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:1000])
+    elif damage == "gone":
+        file.unlink()
+    with pytest.raises(UserError, match=rf"^[^\n]*{says}[^\n]*$"):
+        load_chat_model(str(tiny_model), str(folder))
 
 
 def test_full_fine_tuning_saves_and_reloads(tiny_model, seven, tmp_path):

@@ -1,7 +1,9 @@
 """The command line: assembles the commands of the three floors; no logic of its own."""
 
+import logging
 import os
 import sys
+import warnings
 
 # No library may report home, and none may ask the terminal for anything; set before any of them is imported.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -40,8 +42,17 @@ app.command()(score)
 app.command()(report)
 
 
+def quiet_libraries() -> None:
+    """Drops the libraries' advice that a user of ours can do nothing with; their errors stay."""
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    # On a machine without a GPU this one comes with every command; `esckit` says itself what it runs on.
+    logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in str(record.msg))
+
+
 def main() -> None:
     """Runs the command line. A user's mistake is its message alone and exit code 2."""
+    quiet_libraries()
     try:
         app()
     except UserError as error:

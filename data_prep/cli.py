@@ -131,7 +131,7 @@ def parse_fractions(text: str) -> dict[str, float]:
 
 @app.command(epilog="Example: esckit data split esconv.jsonl --out splits --fractions train=0.8,valid=0.1,test=0.1")
 def split(
-    file: Annotated[Path, typer.Argument(help="JSON Lines file of dialogues.")],
+    files: Annotated[list[Path], typer.Argument(help="JSON Lines files of dialogues, split as one set.")],
     out: Annotated[Path, typer.Option(help="Folder for one JSON Lines file a part.")],
     fractions: Annotated[str, typer.Option(help="Parts and their shares, summing to 1.")] = (
         "train=0.8,valid=0.1,test=0.1"
@@ -143,8 +143,9 @@ def split(
     from data_prep.splits import split_by_group
 
     wanted = parse_fractions(fractions)
-    refuse_overwriting(file, (out / f"{name}.jsonl" for name in wanted))
-    dialogues = read_records(file, Dialogue)
+    for file in files:
+        refuse_overwriting(file, (out / f"{name}.jsonl" for name in wanted))
+    dialogues = [dialogue for file in files for dialogue in read_records(file, Dialogue)]
     parts = split_by_group(dialogues, wanted, seed)
     rows = []
     for name, part in parts.items():
@@ -154,10 +155,8 @@ def split(
     if as_json:
         print_json({"seed": seed, "parts": rows})
     else:
-        columns = ("part", "dialogues", "share", "file")
-        print_table(
-            f"{file}, seed {seed}", columns, [(r["part"], r["dialogues"], f"{r['share']:.3f}", r["file"]) for r in rows]
-        )
+        shown = [(row["part"], row["dialogues"], f"{row['share']:.3f}", row["file"]) for row in rows]
+        print_table(f"{', '.join(map(str, files))}, seed {seed}", ("part", "dialogues", "share", "file"), shown)
 
 
 def read_dialogues_or_cards(path: Path) -> list[Dialogue] | list[RoleCard]:

@@ -43,16 +43,17 @@ def shown(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def run_chain(stages: Sequence[Stage]) -> float:
-    """Runs the stages in order; returns the seconds it took. Raises UserError at the first that fails."""
-    start = time.monotonic()
+def run_chain(stages: Sequence[Stage]) -> list[float]:
+    """Runs the stages in order; returns the seconds each took. Raises UserError at the first that fails."""
+    seconds = []
     for number, stage in enumerate(stages, start=1):
         typer.secho(f"\n[{number}/{len(stages)}] {stage.title}", bold=True, err=True)
         typer.secho(f"$ esckit {' '.join(map(_quoted, stage.arguments))}", dim=True, err=True)
         began = time.monotonic()
         _run(stage, number, len(stages))
-        typer.secho(f"  {time.monotonic() - began:.0f} s", dim=True, err=True)
-    return time.monotonic() - start
+        seconds.append(time.monotonic() - began)
+        typer.secho(f"  {seconds[-1]:.0f} s", dim=True, err=True)
+    return seconds
 
 
 def _run(stage: Stage, number: int, total: int) -> None:

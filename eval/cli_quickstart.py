@@ -1,11 +1,12 @@
 """`esckit quickstart`: the whole chain on the embedded default and the bundled samples."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 MODEL = "smollm2-135m-instruct"
+ENCODER = "minilm-l6"
 SUPPORTERS = (("plain prompt", "supporter_plain"), ("supportive prompt", "supporter"))
 
 
@@ -14,6 +15,7 @@ def quickstart(
     cards: Annotated[int, typer.Option(min=4, help="Role cards to simulate.")] = 6,
     rounds: Annotated[int, typer.Option(min=1, help="Exchanges a dialogue.")] = 3,
     model: Annotated[str, typer.Option(help="Chat model to start from.")] = MODEL,
+    encoder: Annotated[str, typer.Option(help="Encoder the scorer reads with.")] = ENCODER,
 ) -> None:
     """Prepare, train ESC-Role and ESC-RANK, simulate two supporters, score and report: a first look at everything.
 
@@ -24,16 +26,17 @@ def quickstart(
     """
     from eval.chain import run_chain
 
-    seconds = run_chain(stages(out, cards, rounds, model))
-    typer.echo(f"\nfinished in {seconds / 60:.1f} minutes; open {(out / 'report' / 'report.html').resolve()}")
+    seconds = run_chain(stages(out, cards, rounds, model, encoder))
+    typer.echo(f"\nfinished in {sum(seconds) / 60:.1f} minutes; open {(out / 'report' / 'report.html').resolve()}")
 
 
-def stages(out: Path, cards: int, rounds: int, model: str) -> list:
+def stages(out: Path, cards: int, rounds: int, model: str, encoder: str) -> list[Any]:
     """The commands of the chain, in order."""
     from eval.chain import SAMPLES, Stage, recipe, shown
 
     role, rank = out / "esc_role", out / "esc_rank"
-    chain = [Stage("Bring the model", ["model", "fetch", model])] if model == MODEL else []
+    known = {MODEL: "chat model", ENCODER: "encoder"}
+    chain = [Stage(f"Bring the {known[name]}", ["model", "fetch", name]) for name in (model, encoder) if name in known]
     chain += [
         Stage(
             "Train ESC-Role, the simulated seeker",
@@ -46,7 +49,7 @@ def stages(out: Path, cards: int, rounds: int, model: str) -> list:
             "Train ESC-RANK, the scorer",
             [
                 *("train", recipe("quickstart/esc_rank.yaml"), "--resume"),
-                *(f"out={rank}", f"model.base={model}"),
+                *(f"out={rank}", f"model.base={encoder}"),
                 f"data.train={shown(SAMPLES / 'rated_dialogues.jsonl')}",
                 f"data.ratings={shown(SAMPLES / 'ratings.jsonl')}",
             ],
@@ -54,8 +57,8 @@ def stages(out: Path, cards: int, rounds: int, model: str) -> list:
     ]
     runs = []
     for name, prompt in SUPPORTERS:
-        run = out / prompt
-        runs.append(str(run))
+        run = str(out / prompt)
+        runs.append(run)
         chain.append(
             Stage(
                 f"Simulate conversations with the supporter: {name}",
@@ -63,7 +66,7 @@ def stages(out: Path, cards: int, rounds: int, model: str) -> list:
                     *("simulate", "--cards", shown(SAMPLES / "cards.jsonl"), "--language", "en", "--limit", str(cards)),
                     *("--seeker", f"hf:{model}+{role}", "--supporter", f"hf:{model}"),
                     *("--supporter-prompt", prompt, "--supporter-name", f"{Path(model).name}, {name}"),
-                    *("--rounds", str(rounds), "--max-new-tokens", "80", "--out", str(run)),
+                    *("--rounds", str(rounds), "--max-new-tokens", "64", "--out", run),
                 ],
                 incomplete_ok=True,
             )

@@ -33,7 +33,9 @@ def train(
     if resume and finished_metrics(checked):
         typer.echo(f"already finished: {checked.out}")
         return
-    quiet_libraries()
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
     if isinstance(checked, ScorerRecipe):
         from train.rank import train_scorer
 
@@ -66,16 +68,6 @@ def show_preview(recipe: object, count: int) -> None:
     for number, text in enumerate(preview_rows(recipe, count), start=1):
         console.rule(f"row {number}")
         console.print(text)
-
-
-def quiet_libraries() -> None:
-    """Keeps progress bars and our lines; drops the libraries' advice that the toolkit has already followed."""
-    import warnings
-
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    warnings.filterwarnings("ignore", category=FutureWarning)
 
 
 @recipe_app.command()

@@ -1,12 +1,12 @@
 """Rendering and masking: equal to the tokenizer's own on clean text, unforgeable on hostile text."""
 
 import pytest
-from tests.conftest import CHATML, make_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.chat_format import Message
 from data_prep.errors import UserError
+from tests.conftest import CHATML, make_tokenizer
 from train.masking import IGNORED, ChatRenderer, fit, preview
 
 DEFAULT_SYSTEM = (

@@ -1,0 +1,239 @@
+"""The whole chain as a user runs it, each command in its own process, on made models; and mistakes in one line."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SAMPLES = Path(__file__).parents[2] / "data_prep" / "samples"
+
+
+def esckit(*arguments, cwd=None, code=0):
+    """Runs the command line; asserts its exit code and that no traceback escaped."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    done = subprocess.run(
+        [sys.executable, "-m", "esckit", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=environment,
+        timeout=300,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def quickstart(tiny_model, tiny_encoder, tmp_path_factory):
+    """A finished quickstart on made models."""
+    out = tmp_path_factory.mktemp("chain") / "quick"
+    done = esckit("quickstart", "--out", out, "--cards", 4, "--model", tiny_model, "--encoder", tiny_encoder)
+    return out, done
+
+
+def test_quickstart_ends_with_a_report(quickstart):
+    out, done = quickstart
+    page = (out / "report" / "report.html").read_text(encoding="utf-8")
+    assert str(out / "report" / "report.html") in done.stdout
+    for prompt in ("supporter_plain", "supporter"):
+        lines = (out / prompt / "dialogues.jsonl").read_text(encoding="utf-8").splitlines()
+        assert len(lines) == 4
+        assert json.loads((out / prompt / "manifest.json").read_text(encoding="utf-8"))["settings"]
+    assert "plain prompt" in page
+    assert "supportive prompt" in page
+    assert "not clinical judgments" in page
+    assert "illustrative" in page
+
+
+def test_quickstart_again_makes_nothing_twice(quickstart, tiny_model, tiny_encoder):
+    out, _ = quickstart
+    kept = [out / "esc_role/adapter_model.safetensors", out / "esc_rank/heads.safetensors"]
+    kept += [
+        out / prompt / name
+        for prompt in ("supporter_plain", "supporter")
+        for name in ("dialogues.jsonl", "judgments.jsonl")
+    ]
+    before = [(file.stat().st_mtime_ns, file.read_bytes()) for file in kept]
+    esckit("quickstart", "--out", out, "--cards", 4, "--model", tiny_model, "--encoder", tiny_encoder)
+    assert [(file.stat().st_mtime_ns, file.read_bytes()) for file in kept] == before
+
+
+def test_help_is_quick_and_names_every_command_with_an_example():
+    began = time.monotonic()
+    listing = esckit("--help").stdout
+    assert time.monotonic() - began < 3  # well under 1 s on an idle machine; CI may be busy
+    commands = {
+        "quickstart": [],
+        "train": [],
+        "evaluate": [],
+        "simulate": [],
+        "score": [],
+        "report": [],
+        "data": ["sources", "convert", "split", "leaks"],
+        "recipe": ["check"],
+        "model": ["fetch"],
+    }
+    for command, below in commands.items():
+        assert re.search(rf"\b{command}\b", listing), command
+        for sub in below or [None]:
+            words = [command, sub] if sub else [command]
+            assert re.search(rf"Example: esckit {' '.join(words)}", esckit(*words, "--help").stdout), words
+
+
+def test_help_imports_nothing_heavy():
+    heavy = ("torch", "transformers", "trl", "peft", "scipy", "sklearn")
+    code = f"import sys, esckit; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# --- mistakes: one clear line, exit code 2
+
+
+def one_line(done):
+    text = done.stderr.strip()
+    assert text.startswith("error: "), text
+    assert "\n" not in text, text
+    return text
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+RECIPE = """kind: seeker
+model:
+  base: {base}
+lora:
+  r: 4
+data:
+  train: {train}
+  max_length: {max_length}
+training:
+  {training}
+out: {out}
+"""
+
+
+@pytest.fixture
+def make_recipe(tmp_path, tiny_model):
+    def make(train=SAMPLES / "dialogues.jsonl", training="max_steps: 1", max_length=1024, base=tiny_model):
+        text = RECIPE.format(base=base, train=train, training=training, max_length=max_length, out=tmp_path / "out")
+        return write(tmp_path / "recipe.yaml", text)
+
+    return make
+
+
+def dialogue_line(**changes):
+    record = {
+        "id": "d1",
+        "language": "en",
+        "source": "made",
+        "turns": [{"speaker": "supporter", "text": "hello"}, {"speaker": "seeker", "text": "secret trouble"}],
+        "card": {"id": "c1", "language": "en", "source": "made", "problem": "secret trouble"},
+    }
+    return json.dumps({**record, **changes}) + "\n"
+
+
+def test_misspelt_recipe_key(make_recipe):
+    line = one_line(esckit("train", make_recipe(training="learning_rte: 1e-4"), code=2))
+    assert "recipe.yaml:10: unknown key 'learning_rte' in training; did you mean 'learning_rate'?" in line
+
+
+def test_wrong_value_type(make_recipe):
+    line = one_line(esckit("train", make_recipe(max_length="long"), code=2))
+    assert "recipe.yaml:8: data.max_length: found 'long'" in line
+
+
+def test_missing_file(make_recipe, tmp_path):
+    line = one_line(esckit("train", make_recipe(train=tmp_path / "none.jsonl"), code=2))
+    assert "recipe.yaml:7: data.train: file" in line
+    assert "none.jsonl not found" in line
+
+
+def test_broken_json_line(make_recipe, tmp_path):
+    data = write(tmp_path / "d.jsonl", dialogue_line() + '{"id": "d2", \n')
+    line = one_line(esckit("train", make_recipe(train=data), code=2))
+    assert "d.jsonl:2: not valid JSON" in line
+
+
+def test_dialogue_without_a_seeker_turn(make_recipe, tmp_path):
+    data = write(tmp_path / "d.jsonl", dialogue_line(turns=[{"speaker": "supporter", "text": "hello"}]))
+    line = one_line(esckit("train", make_recipe(train=data), code=2))
+    assert "d.jsonl:1: dialogue 'd1' has no seeker turn" in line
+
+
+def test_row_with_nothing_left_to_learn(make_recipe, tmp_path):
+    data = write(tmp_path / "d.jsonl", dialogue_line())
+    line = one_line(esckit("train", make_recipe(train=data, max_length=9), code=2))
+    assert "d.jsonl:1: needs" in line
+    assert "max_length is 9" in line
+    assert "secret" not in line
+
+
+def test_model_folder_that_is_none(make_recipe, tmp_path):
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    assert "without config.json" in one_line(esckit("train", make_recipe(base=folder), code=2))
+    arguments = ("--cards", SAMPLES / "cards.jsonl", "--supporter", folder, "--out", tmp_path / "run")
+    assert "without config.json" in one_line(esckit("simulate", "--seeker", folder, *arguments, code=2))
+
+
+def test_unknown_rubric_and_rating_off_its_scale(tmp_path, tiny_encoder):
+    data = write(tmp_path / "d.jsonl", dialogue_line())
+    rating = {"dialogue_id": "d1", "rater": "a", "rubric": "esc_eval", "dimension": "fluency", "value": 7}
+    ratings = write(tmp_path / "r.jsonl", json.dumps(rating) + "\n")
+    overrides = (f"data.train={data}", f"data.ratings={ratings}", f"model.base={tiny_encoder}", f"out={tmp_path / 'o'}")
+    recipe = Path(__file__).parents[2] / "recipes" / "quickstart" / "esc_rank.yaml"
+    line = one_line(esckit("train", recipe, *overrides, code=2))
+    assert "r.jsonl:1: value 7 of fluency is off the scale 0..4" in line
+    line = one_line(esckit("train", recipe, *overrides, "rubric=esc_evil", code=2))
+    assert "unknown rubric 'esc_evil'; did you mean 'esc_eval'?" in line
+
+
+def test_run_folder_made_with_other_settings(quickstart, tiny_model):
+    out, _ = quickstart
+    line = one_line(
+        esckit(
+            *("simulate", "--cards", SAMPLES / "cards.jsonl", "--language", "en", "--limit", 4),
+            *("--seeker", f"hf:{tiny_model}+{out / 'esc_role'}", "--supporter", f"hf:{tiny_model}"),
+            *("--supporter-name", f"{tiny_model.name}, supportive prompt"),
+            *("--rounds", 2, "--max-new-tokens", 64, "--out", out / "supporter"),
+            code=2,
+        )
+    )
+    assert "rounds: 3 in the folder, 2 now" in line
+
+
+def test_evaluate_both_kinds(quickstart, tiny_model):
+    out, _ = quickstart
+    found = json.loads(
+        esckit(
+            *("evaluate", f"hf:{tiny_model}+{out / 'esc_role'}", "--against", f"hf:{tiny_model}"),
+            *("--on", SAMPLES / "dialogues.jsonl", "--limit", 3, "--json"),
+        ).stdout
+    )
+    assert found["ratio"]["mean"] < 1  # it was trained on these
+    found = json.loads(
+        esckit(
+            *("evaluate", out / "esc_rank", "--on", SAMPLES / "rated_dialogues.jsonl"),
+            *("--ratings", SAMPLES / "ratings.jsonl", "--json"),
+        ).stdout
+    )
+    assert [row["dimension"] for row in found["dimensions"]][:2] == ["fluency", "expression"]
+    assert all(row["constant"]["kappa"]["mean"] in (0.0, None) for row in found["dimensions"])
+
+
+def test_preview_shows_rows_and_trains_nothing(make_recipe, tmp_path):
+    shown = esckit("train", make_recipe(), "--preview", 2).stdout
+    assert "row 2" in shown
+    assert "carries loss" in shown
+    assert not (tmp_path / "out").exists()

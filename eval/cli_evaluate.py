@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from data_prep.errors import UserError
+from eval.progress import progress_bar
 
 
 def evaluate(
@@ -84,23 +85,6 @@ def _chat(
     if against:
         result["ratio"] = asdict(perplexity_ratio(losses[against], losses[model]))
     return result
-
-
-def progress_bar(title: str, total: int) -> Any:
-    """A Rich bar with time left, as a context manager that gives a function to advance it."""
-    from contextlib import contextmanager
-
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    @contextmanager
-    def bar() -> Any:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True)) as progress:
-            task = progress.add_task(title, total=total)
-            yield lambda count: progress.advance(task, count)
-
-    return bar()
 
 
 def _cell(interval: dict[str, Any], digits: int = 2) -> str:

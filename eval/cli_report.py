@@ -1,14 +1,13 @@
 """`esckit score` and `esckit report`: judgments of a run's dialogues, and what they say of the supporters."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from eval.progress import progress_bar
 
 if TYPE_CHECKING:
     from eval.report import Report
@@ -32,7 +31,7 @@ def score(
         judge = load_judge(scorer)
         for note in opened.notes:
             console.print(note)
-        with _progress(console, len(opened.transcripts())) as advance:
+        with progress_bar("dialogues", len(opened.transcripts()), console) as advance:
             summary = score_run(opened, judge, batch_size, advance)
     missing = sum(summary.missing.values())
     if as_json:
@@ -122,11 +121,3 @@ def figures(report: "Report", files: list[Path]) -> dict[str, Any]:
         "warnings": report.warnings,
         "files": [str(path) for path in files],
     }
-
-
-@contextmanager
-def _progress(console: Console, total: int) -> Iterator[Callable[[int], None]]:
-    columns = (TextColumn("dialogues"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda count: bar.advance(task, count)

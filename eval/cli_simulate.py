@@ -2,17 +2,16 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from data_prep.errors import UserError
 from data_prep.records import RoleCard, read_records, read_text, sha256_of
+from eval.progress import progress_bar
 
 if TYPE_CHECKING:
     from eval.chat_models.base import ChatModel
@@ -131,17 +130,9 @@ def _simulate_into(
         console.print(f"{run.folder}: {len(done)} dialogues are done, {len(left)} are left")
     if not left:
         return
-    with _progress(console, len(left) * 2 * settings.rounds) as advance:
+    with progress_bar("utterances", len(left) * 2 * settings.rounds, console) as advance:
         for batch in simulate_batches(cards, models[0], models[1], settings, done, labels[0], labels[1], advance):
             run.add_transcripts(batch)
-
-
-@contextmanager
-def _progress(console: Console, total: int) -> Iterator[Callable[[int], None]]:
-    columns = (TextColumn("utterances"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda count: bar.advance(task, count)
 
 
 def summarise(out: Path, transcripts: Sequence["Transcript"], models: Sequence["ChatModel"]) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def trainer_arguments(recipe: Recipe) -> dict[str, Any]:
     arguments.setdefault("use_cpu", not on_gpu)
     arguments.setdefault("dataloader_pin_memory", on_gpu)
     arguments.setdefault("disable_tqdm", False)  # long work shows its progress
-    arguments["report_to"] = _trackers(arguments["report_to"])
+    arguments["report_to"] = _trackers(arguments["report_to"], recipe.out)
     return {
         **arguments,
         "output_dir": str(Path(recipe.out) / "checkpoints"),
@@ -101,11 +101,13 @@ def make_arguments(arguments_class: Any, recipe: Recipe, **more: Any) -> Any:
         raise UserError(f"training: {' '.join(str(error).split())}; correct it in the recipe") from None
 
 
-def _trackers(report_to: Any) -> Any:
+def _trackers(report_to: Any, out: str) -> Any:
     """wandb without a key would end the run: it goes offline instead, and says so once."""
     report_to = report_to or "none"
     asked = [report_to] if isinstance(report_to, str) else list(report_to)
     has_key = os.environ.get("WANDB_API_KEY") or (Path.home() / ".netrc").is_file()
+    if "wandb" in asked:
+        os.environ.setdefault("WANDB_DIR", out)  # beside the run, not in the working folder
     if "wandb" in asked and not has_key and "WANDB_MODE" not in os.environ:
         os.environ["WANDB_MODE"] = "offline"
         print("warning: no wandb key is set; logging offline (`wandb sync` uploads it later)", file=sys.stderr)

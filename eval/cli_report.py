@@ -33,6 +33,7 @@ def score(
             console.print(note)
         with progress_bar("dialogues", len(opened.transcripts()), console) as advance:
             summary = score_run(opened, judge, batch_size, advance)
+        shortened = judge.shortened(opened.transcripts())
     missing = sum(summary.missing.values())
     if as_json:
         found = {
@@ -42,6 +43,7 @@ def score(
             "scored": summary.scored,
             "already": summary.already,
             "missing": dict(summary.missing),
+            "shortened": shortened,
         }
         typer.echo(json.dumps(found, ensure_ascii=False, indent=2))
     else:
@@ -49,6 +51,8 @@ def score(
             f"{run}: {summary.scored} dialogues scored by {summary.scorer}, {summary.already} were done before, "
             f"{missing} of {summary.dialogues} without a score"
         )
+        if shortened:
+            typer.echo(f"  {shortened} were longer than the scorer reads; their oldest turns did not count")
         for reason, count in sorted(summary.missing.items()):
             typer.echo(f"  {count}: {reason}")
     if missing:

@@ -44,6 +44,8 @@ class TrainedScorer(Protocol):
         """Of every dialogue: dimension name → probabilities over its levels, lowest first."""
         ...
 
+    def shortened(self, dialogues: Sequence[Dialogue]) -> int: ...
+
 
 def scorer_label(judge: Judge) -> str:
     """`name@hash`: short enough for a table; the hash is of the whole identity and of the rubric's content."""
@@ -106,6 +108,10 @@ class ScorerJudge:
                 for transcript, probabilities in zip(batch, found, strict=True)
                 for judgment in from_probabilities(transcript, label, self.rubric, probabilities)
             ]
+
+    def shortened(self, transcripts: Sequence[Transcript]) -> int:
+        """How many of the dialogues are too long for the scorer, so that their oldest turns are not read."""
+        return self.scorer.shortened([transcript.to_dialogue() for transcript in transcripts])
 
 
 def load_judge(path: str) -> ScorerJudge:

@@ -45,9 +45,10 @@ def train(
 
         metrics = train_chat(checked, resume)
     data = metrics["data"]["train"]
+    losses = metrics["train_loss"]
     typer.echo(
-        f"done: {metrics['steps']} steps on {data['dialogues']} dialogues ({data['shortened']} shortened to "
-        f"max_length), loss {metrics['train_loss'][0]:.4f} -> {metrics['train_loss'][-1]:.4f}"
+        f"done: {metrics['steps']} steps on {data['dialogues']} dialogues ({data['shortened']} shortened to max_length)"
+        + (f", loss {losses[0]:.4f} -> {losses[-1]:.4f}" if losses else "")
         + (f", held-out {metrics['eval_loss'][-1]:.4f}" if metrics["eval_loss"] else "")
     )
     typer.echo(f"saved in {checked.out}")

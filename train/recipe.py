@@ -6,6 +6,7 @@ the `training:` block against the trainer's own argument class. All faults are r
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -13,7 +14,9 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from data_prep.errors import UserError
+from data_prep.prompt import load_prompt
 from data_prep.records import write_text
+from data_prep.rubric import load_rubric
 from train.yaml_lines import Location, load_yaml
 
 
@@ -206,6 +209,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     training = content.get("training")
     checked = _check_training(training, shape, faults) if isinstance(training, dict) else {}
     _check_files(content.get("data"), faults)
+    _check_names(recipe, faults)
     faults.raise_if_any()
     assert recipe is not None
     return recipe.model_copy(update={"training": {**training_defaults(recipe), **checked}})
@@ -317,3 +321,19 @@ def _check_files(data: Any, faults: RecipeFaults) -> None:
         for index, file in enumerate(files if isinstance(files, list) else []):
             if isinstance(file, str) and not Path(file).is_file():
                 faults.add(("data", key, index), f"data.{key}: file {file} not found (relative to {Path.cwd()})")
+
+
+def _check_names(recipe: Recipe | None, faults: RecipeFaults) -> None:
+    """Looks the rubric and the prompts up, so that a wrong name is told before a model is loaded."""
+    if recipe is None:
+        return
+    if isinstance(recipe, ScorerRecipe):
+        wanted: dict[Location, Any] = {("rubric",): lambda: load_rubric(recipe.rubric)}
+    else:
+        names = {"prompt": recipe.data.prompt or recipe.kind, "greeting": recipe.data.greeting}
+        wanted = {("data", key): partial(load_prompt, name) for key, name in names.items() if name is not None}
+    for location, look_up in wanted.items():
+        try:
+            look_up()
+        except UserError as error:
+            faults.add(location, str(error))

@@ -250,6 +250,10 @@ class Scorer:
             "illustrative": self.config.illustrative,
         }
 
+    def shortened(self, dialogues: Sequence[Dialogue]) -> int:
+        """How many of the dialogues are longer than max_length, so that their oldest turns are not read."""
+        return sum(encode_dialogue(self.tokenizer, dialogue, self.config.max_length)[1] for dialogue in dialogues)
+
     @torch.no_grad()
     def score(
         self,

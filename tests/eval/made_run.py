@@ -79,6 +79,9 @@ class MadeScorer:
         }
         return identity | ({"illustrative": "true"} if self.illustrative else {})
 
+    def shortened(self, dialogues):
+        return 0
+
     def score(self, dialogues, batch_size=16, progress=None):
         self.batches.append([dialogue.id for dialogue in dialogues])
         return [self._one(dialogue) for dialogue in dialogues]

@@ -218,3 +218,10 @@ def test_every_shipped_recipe_loads(monkeypatch):
         else:
             faults = faults_of(path)
             assert all(re.search(r"data\.\w+: file .* not found", fault) for fault in faults), faults
+
+
+@pytest.mark.parametrize(("key", "kind"), [("data.prompt", "prompt"), ("data.greeting", "prompt")])
+def test_an_unknown_prompt_is_told_before_a_model_is_loaded(seeker, key, kind):
+    faults = faults_of(seeker(), f"{key}=seekr")
+    assert len(faults) == 1
+    assert faults[0].startswith(f"override '{key}=seekr': unknown {kind} 'seekr'")

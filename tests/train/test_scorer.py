@@ -258,3 +258,9 @@ def test_pooling_follows_the_kind_of_model():
     mask = torch.tensor([[1, 1, 0], [0, 1, 1]])
     assert pool(hidden, mask, "mean").tolist() == [[1.5], [4.0]]
     assert pool(hidden, mask, "last").tolist() == [[2.0], [5.0]]
+
+
+def test_dialogues_that_are_not_read_whole_are_counted(folders):
+    scorer = Scorer.load(folders["encoder"])
+    long = made(*("a " * 100 for _ in range(8)))
+    assert scorer.shortened([long, made("hello", "there"), long]) == 2

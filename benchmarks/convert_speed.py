@@ -94,8 +94,7 @@ def measured(*arguments: str) -> tuple[float, float]:
 def work(kind: str, path: Path, out: Path) -> None:
     sys.path.insert(0, str(ROOT))
     if kind != "bare":
-        import data_prep.cli  # the imports are not the conversion
-        import data_prep.sources
+        __import__("data_prep.cli"), __import__("data_prep.sources")  # importing is not converting
     start = time.process_time()
     if kind == "bare":
         bare(path, out)

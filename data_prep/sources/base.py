@@ -118,9 +118,9 @@ class Draft:
         return UserError(f"{self.where}: {reason}")
 
     def stripped(self, text: str, what: str) -> str:
-        """The text without white space at its edges; counted when there was any."""
+        """The text without white space at its edges; counted when there was any and something else is left."""
         bare = text.strip()
-        if len(bare) < len(text):
+        if bare and len(bare) < len(text):
             self.repairs[f"whitespace at the edge of a {what}"] += 1
         return bare
 

@@ -27,7 +27,7 @@ def _text(record: dict[str, Any], name: str, draft: Draft) -> str:
         return ""
     if not isinstance(value, str):
         raise draft.error(f"{name} is not a text")
-    return draft.stripped(value, name.replace("_text", ""))
+    return draft.stripped(value, name)
 
 
 def _labels(raw: Any, text: str, kept: str, draft: Draft) -> list[dict[str, Any]] | None:
@@ -78,7 +78,7 @@ def _answer(raw: Any, draft: Draft) -> Turn:
     text = raw.get("answer_text")
     if not isinstance(text, str):
         raise draft.error("answer_text is not a text")
-    kept = draft.stripped(text, "answer")
+    kept = draft.stripped(text, "reply")
     if not kept:
         raise draft.error("answer_text is empty")
     labels = _labels(raw.get("labels_sequence"), text, kept, draft)

@@ -17,6 +17,7 @@ from data_prep.records import JSON_SPACE, StrictDecoder, json_error
 BLOCK = 1 << 18
 # Files that accompany data and are none; everything else in a folder is looked at.
 ABOUT = re.compile(r"(licen[cs]e|readme|copying|citation|changelog)(\..*)?", re.IGNORECASE)
+AFTER_VALUE = tuple(" \t\n\r,]")
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -156,8 +157,8 @@ class _Window:
         while True:
             try:
                 value, end, fault = decoder.decode(self.text, self.place)
-                # A number at the edge may go on: 1|2.
-                if end < len(self.text) or self.complete:
+                # A number at the edge of the window may go on: 1|2, and 0.|5 looks like 0 with something after it.
+                if self.text[end : end + 1] in AFTER_VALUE or self.complete:
                     self.place = end
                     return value, fault
             except json.JSONDecodeError as error:
@@ -186,7 +187,7 @@ def array_values(path: Path) -> Iterator[tuple[int, Any | UserError]]:
             value, fault = window.value(decoder)
             yield position, value if fault is None else UserError(f"{path}: record {position}: {fault}")
             mark = window.peek()
-            if mark not in (",", "]") or not mark:
+            if mark not in (",", "]"):
                 raise window.bad("Expecting ',' delimiter", window.place)
             ended = mark == "]"
             window.place += not ended

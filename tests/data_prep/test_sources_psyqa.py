@@ -61,7 +61,7 @@ def test_labels_move_with_the_text(tmp_path):
     conversion = read(tmp_path, question(answer("\n 先呼吸吧。\n", labels)))
     turn = conversion.dialogues[0].turns[1]
     assert turn.meta["labels"] == [{"type": "a", "start": 0, "end": 1}, {"type": "b", "start": 1, "end": 5}]
-    assert conversion.repairs == {"whitespace at the edge of a answer": 1}
+    assert conversion.repairs == {"whitespace at the edge of a reply": 1}
 
 
 def test_what_is_not_there_is_counted(tmp_path):

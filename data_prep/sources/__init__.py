@@ -3,14 +3,20 @@
 from difflib import get_close_matches
 
 from data_prep.errors import UserError
-from data_prep.sources import esceval, esconv
+from data_prep.sources import esceval, esconv, nlpcc
 from data_prep.sources.base import Conversion, Options, Refusal, Source
 
 __all__ = ["SOURCES", "Conversion", "Options", "Refusal", "Source", "get_source"]
 
 SOURCES: dict[str, Source] = {
     source.name: source
-    for source in (esconv.ESCONV, esceval.ESCEVAL_CARDS, esceval.ESCEVAL_TRANSCRIPTS, esceval.ESCEVAL_SCORES)
+    for source in (
+        esconv.ESCONV,
+        esceval.ESCEVAL_CARDS,
+        esceval.ESCEVAL_TRANSCRIPTS,
+        esceval.ESCEVAL_SCORES,
+        nlpcc.NLPCC,
+    )
 }
 
 

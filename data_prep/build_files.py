@@ -15,6 +15,7 @@ from data_prep.datasheet import (
     PartEntry,
     dump_datasheet,
     file_entry,
+    plain_name,
     render_datasheet,
     source_entries,
     toolkit_versions,
@@ -152,7 +153,7 @@ def _names_only(where: str, paths: Sequence[Path]) -> str:
     """`file:line` without the folder."""
     for path in paths:
         if where.startswith(f"{path}:"):
-            return path.name + where.removeprefix(str(path))
+            return plain_name(path) + where.removeprefix(str(path))
     return where
 
 
@@ -167,7 +168,8 @@ def write_set(
         for (a, b), report in leaks_between(made.dialogues).items()
         for leak in report
     ]
-    (out / SHEET_JSON).unlink(missing_ok=True)
+    for old in (out / SHEET, out / SHEET_JSON):
+        old.unlink(missing_ok=True)
     outputs = []
     for name, records in made.files.items():
         write_text(out / name, "".join(map(dump_line, records)))

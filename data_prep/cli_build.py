@@ -71,6 +71,7 @@ def parse_pairs(option: str, items: Sequence[str]) -> dict[str, str]:
 def read_mixes(items: Sequence[str], inputs: "Inputs") -> list["Mix"]:
     """`FILE=RATIO` options: RATIO conversations of FILE for every dialogue of the training part."""
     from data_prep.build import Mix
+    from data_prep.datasheet import plain_name
     from data_prep.sample import read_conversations
 
     mixes = []
@@ -86,7 +87,7 @@ def read_mixes(items: Sequence[str], inputs: "Inputs") -> list["Mix"]:
         inputs.repairs += repairs
         inputs.refused += refused
         inputs.took(path, len(samples))
-        mixes.append(Mix(path.name, ratio, samples))
+        mixes.append(Mix(plain_name(path), ratio, samples))
     if len({mix.name for mix in mixes}) < len(mixes):
         raise UserError("--mix: two files have the same name; rename one, the datasheet tells them apart by it")
     return mixes
@@ -102,7 +103,9 @@ def command_line(kind: str, files: Sequence[Path], options: Mapping[str, Any]) -
     """The command without folders: files by name in a fixed order, then the options that are set."""
     import shlex
 
-    words = ["esckit", "data", "build", kind, *sorted(path.name for path in files), "--out", "DIR"]
+    from data_prep.datasheet import plain_name
+
+    words = ["esckit", "data", "build", kind, *sorted(map(plain_name, files)), "--out", "DIR"]
     for option, value in options.items():
         for item in value if isinstance(value, list) else [value]:
             if item is True:
@@ -231,6 +234,7 @@ def role(
     """
     from data_prep.build import build_role
     from data_prep.build_files import Inputs, read_card_file, read_dialogue_files
+    from data_prep.datasheet import plain_name
     from data_prep.prompt import load_prompt
 
     parted = parse_split(split, seed)
@@ -245,21 +249,21 @@ def role(
         "prompt": seeker.reference(),
         "greeting": opening.reference() if opening else None,
         "samples": "one a learned turn" if per_turn else "one a dialogue",
-        "cards": cards.name if cards else "those in the dialogues",
+        "cards": plain_name(cards) if cards else "those in the dialogues",
         "mix (general conversations for every dialogue of the first part)": {m.name: str(m.ratio) for m in mixes},
         "split": dict(parted.fractions) or None,
         "seed": seed,
     }
     options = {
-        "--cards": cards.name if cards else None,
+        "--cards": plain_name(cards) if cards else None,
         "--per-turn": per_turn,
         "--mix": [f"{m.name}={m.ratio}" for m in mixes],
-        "--prompt": Path(prompt).name,
-        "--greeting": Path(greeting).name,
+        "--prompt": plain_name(prompt),
+        "--greeting": plain_name(greeting),
         "--split": split,
         "--seed": seed,
         "--licence": sorted(licence or []),
-        "--report": sorted(path.name for path in report or []),
+        "--report": sorted(map(plain_name, report or [])),
     }
     made = chat_set("role", parts, command_line("role", dialogues, options), settings, bool(mixes))
     finish(out, made, inputs, tally, parted, licence or [], report or [], as_json)
@@ -290,6 +294,7 @@ def supporter(
     """
     from data_prep.build import SupporterFormat, build_supporter
     from data_prep.build_files import Inputs, read_dialogue_files
+    from data_prep.datasheet import plain_name
     from data_prep.prompt import load_prompt
 
     parted = parse_split(split, seed)
@@ -315,12 +320,12 @@ def supporter(
         "--situation": situation,
         "--persona": persona,
         "--per-turn": per_turn,
-        "--prompt": Path(prompt).name,
-        "--greeting": Path(greeting).name,
+        "--prompt": plain_name(prompt),
+        "--greeting": plain_name(greeting),
         "--split": split,
         "--seed": seed,
         "--licence": sorted(licence or []),
-        "--report": sorted(path.name for path in report or []),
+        "--report": sorted(map(plain_name, report or [])),
     }
     made = chat_set("supporter", parts, command_line("supporter", dialogues, options), settings, False)
     finish(out, made, inputs, tally, parted, licence or [], report or [], as_json)
@@ -343,7 +348,7 @@ def rank(
     """
     from data_prep.build_files import Inputs, Made, read_dialogues_and_ratings
     from data_prep.build_rank import build_rank
-    from data_prep.datasheet import PartEntry, dialogue_lengths
+    from data_prep.datasheet import PartEntry, dialogue_lengths, plain_name
     from data_prep.records import Record
     from data_prep.rubric import load_rubric
 
@@ -366,11 +371,11 @@ def rank(
         "seed": seed,
     }
     options = {
-        "--rubric": Path(rubric).name,
+        "--rubric": plain_name(rubric),
         "--split": split,
         "--seed": seed,
         "--licence": sorted(licence or []),
-        "--report": sorted(path.name for path in report or []),
+        "--report": sorted(map(plain_name, report or [])),
     }
     notes = [
         "data.train of a scorer recipe takes PART.jsonl, data.ratings takes PART.ratings.jsonl; PART.rank.jsonl holds "

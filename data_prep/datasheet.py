@@ -153,8 +153,13 @@ def source_entries(sources: Iterable[str], given: Mapping[str, str]) -> tuple[So
     )
 
 
+def plain_name(path: str | Path) -> str:
+    """A file's name without its folder; bytes of it that are no UTF-8 become question marks."""
+    return Path(path).name.encode(errors="replace").decode()
+
+
 def file_entry(path: Path, records: int) -> FileEntry:
-    return FileEntry(file=path.name, sha256=sha256_of(path), records=records)
+    return FileEntry(file=plain_name(path), sha256=sha256_of(path), records=records)
 
 
 def dialogue_lengths(dialogues: Sequence[Dialogue]) -> dict[str, Spread]:

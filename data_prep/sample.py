@@ -139,7 +139,9 @@ def read_conversations(path: Path) -> tuple[list[Sample], Counter[str], list[Ref
         if identifier in samples:
             conversion.repairs["general: conversation that occurs twice taken once"] += 1
             continue
-        samples[identifier] = whole_sample(identifier, None, messages, {"source": path.name})
+        samples[identifier] = whole_sample(
+            identifier, None, messages, {"source": path.name.encode(errors="replace").decode()}
+        )
         conversion.repairs += merged
     return list(samples.values()), conversion.repairs, conversion.refused
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from data_prep.build import Located, Split, Tally
 from data_prep.errors import UserError
-from data_prep.records import Dialogue, Language, Rating, Record, Turn
+from data_prep.records import Dialogue, Language, Rating, Record, Turn, dump_line
 from data_prep.rubric import Rubric, check_ratings
 from data_prep.sources.base import Refusal
 
@@ -60,7 +60,8 @@ def accepted_ratings(located: Sequence[LocatedRating], rubric: Rubric, tally: Ta
                 tally.refused.append(Refusal(where, f"the same rater gives another value at {other}"))
             continue
         tally.repairs["rating that occurs twice taken once"] += len(same) - 1
-        accepted.append(min(same))
+        # By content, not by place: of two missing values with different reasons it is the same one every time.
+        accepted.append(min(same, key=lambda pair: dump_line(pair[1])))
     return accepted
 
 

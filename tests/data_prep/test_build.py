@@ -310,6 +310,7 @@ def test_parts_share_nothing_and_do_not_depend_on_the_order():
     assert all(leak.shared == 0 for leak in leak_report(parts[0].dialogues, parts[1].dialogues))
     assert sum(len(part.dialogues) for part in parts) == 30
     assert role(*dialogues[::-1], split=split)[0] == parts
+    assert role(*dialogues[::-1])[0] == role(*dialogues)[0]
 
 
 def merged_texts(made):

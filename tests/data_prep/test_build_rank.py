@@ -94,6 +94,15 @@ def test_two_values_of_one_rater_refuse_both_and_a_repetition_is_taken_once():
     assert tally.repairs["rating that occurs twice taken once"] == 1
 
 
+def test_a_file_given_twice_changes_nothing():
+    located = [("r.jsonl:1", rating("d1", None, reason="b")), ("r.jsonl:2", rating("d1", None, reason="a"))]
+    located += [("r.jsonl:3", rating("d1", 3, "b"))]
+    for order in (located * 2, located[::-1]):
+        (part,), tally = build_rank([("d.jsonl:1", dialogue("d1"))], order, RUBRIC, Split())
+        assert [(r.value, r.reason) for r in part.ratings] == [(None, "a"), (3, None)]
+        assert not tally.refused
+
+
 def test_ratings_go_with_their_dialogue():
     dialogues = [dialogue(f"d{number}") for number in range(10)]
     ratings = [rating(made.id, 1 + number % 5, rater) for number, made in enumerate(dialogues) for rater in "ab"]

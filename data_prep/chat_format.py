@@ -27,10 +27,11 @@ def merge_runs(turns: Sequence[Turn]) -> list[Turn]:
     for turn in turns:
         if merged and merged[-1].speaker == turn.speaker:
             last = merged[-1]
+            count = last.meta.get("merged")  # a turn read from a file may hold anything here
             merged[-1] = last.model_copy(
                 update={
                     "text": f"{last.text}\n{turn.text}",
-                    "meta": {**last.meta, "merged": last.meta.get("merged", 1) + 1},
+                    "meta": {**last.meta, "merged": count + 1 if type(count) is int else 2},
                 }
             )
         else:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from data_prep.cli_build import app as build_app
 from data_prep.errors import UserError
 from data_prep.records import (
     Dialogue,
@@ -32,6 +33,7 @@ app = typer.Typer(
     help="Datasets in and out: what can be read, converting, splitting by group, leaks between two sets.",
     no_args_is_help=True,
 )
+app.add_typer(build_app, name="build")
 SHOWN = 20
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
@@ -161,7 +163,7 @@ def convert(
         raise typer.Exit(1)
 
 
-def parse_fractions(text: str) -> dict[str, float]:
+def parse_fractions(text: str, option: str = "--fractions") -> dict[str, float]:
     """`train=0.8,test=0.2` as a mapping. Raises UserError for anything else."""
     fractions: dict[str, float] = {}
     for item in text.split(","):
@@ -172,11 +174,9 @@ def parse_fractions(text: str) -> dict[str, float]:
             fraction = -1.0
         # The names become file names.
         if not equals or not name.replace("-", "").replace("_", "").isalnum() or fraction < 0:
-            raise UserError(
-                f"--fractions: {item.strip()!r} is not name=number; for example train=0.8,valid=0.1,test=0.1"
-            )
+            raise UserError(f"{option}: {item.strip()!r} is not name=number; for example train=0.8,valid=0.1,test=0.1")
         if name in fractions:
-            raise UserError(f"--fractions: {name!r} occurs twice")
+            raise UserError(f"{option}: {name!r} occurs twice")
         fractions[name] = fraction
     return fractions
 

@@ -67,10 +67,10 @@ def _chat(
     from train.masking import ChatRenderer
     from train.models import load_chat_model
     from train.perplexity import dialogue_losses
-    from train.sft import ChatFormat, chat_rows, read_dialogues
+    from train.sft import ChatFormat, chat_rows, read_rows
 
     how = ChatFormat(side, load_prompt(side), load_prompt("greeting"), max_length)
-    located = read_dialogues([on], None, seed=0)[:limit]
+    located = read_rows([on], None, seed=0)[:limit]
     result: dict[str, Any] = {"on": on, "side": side, "dialogues": len(located), "models": {}}
     losses = {}
     for name in [model, *([against] if against else [])]:

@@ -193,19 +193,30 @@ class ChatRenderer:
         return sorted(stops)
 
 
-def fit(renderer: ChatRenderer, messages: Sequence[Message], max_length: int, where: str) -> tuple[Encoded, int]:
+def fit(
+    renderer: ChatRenderer,
+    messages: Sequence[Message],
+    max_length: int,
+    where: str,
+    train_on: Sequence[bool] | None = None,
+) -> tuple[Encoded, int]:
     """Encodes what fits into `max_length` tokens; returns it and the number of messages dropped.
+
+    `train_on` as in `ChatRenderer.encode`; at least one message must carry loss.
 
     The system message and the last supervised message are kept whole; the oldest messages go first, always up to
     and including an assistant turn, so that the rest still begins as a conversation does. Nothing is cut inside a
     message. Raises UserError when even the last exchange does not fit: the row would have nothing left to learn.
     """
     head = 1 if messages and messages[0]["role"] == "system" else 0
-    last = max(index for index, message in enumerate(messages) if message["role"] == "assistant")
+    if train_on is None:
+        train_on = [message["role"] == "assistant" for message in messages]
+    last = max(index for index, learned in enumerate(train_on) if learned)
     kept = list(messages[: last + 1])  # what follows the last supervised turn teaches nothing
+    flags = list(train_on[: last + 1])
     dropped = 0
     while True:
-        encoded = renderer.encode(kept)
+        encoded = renderer.encode(kept, flags)
         if len(encoded.input_ids) <= max_length:
             return encoded, dropped
         first_assistant = next(i for i in range(head, len(kept)) if kept[i]["role"] == "assistant")
@@ -216,6 +227,7 @@ def fit(renderer: ChatRenderer, messages: Sequence[Message], max_length: int, wh
             )
         dropped += first_assistant + 1 - head
         kept = kept[:head] + kept[first_assistant + 1 :]
+        flags = flags[:head] + flags[first_assistant + 1 :]
 
 
 def preview(encoded: Encoded, renderer: ChatRenderer) -> Any:

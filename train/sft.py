@@ -3,12 +3,13 @@
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from data_prep.chat_format import training_messages
 from data_prep.errors import UserError
 from data_prep.prompt import Prompt, load_prompt
-from data_prep.records import Dialogue, Speaker, read_located
+from data_prep.records import Dialogue, Speaker, iter_json_lines, read_located
+from data_prep.sample import Sample
 from train.masking import ChatRenderer, Encoded, fit
 from train.models import add_lora, load_causal, load_tokenizer
 from train.output import finish, make_arguments, open_output, tidy_output
@@ -25,18 +26,47 @@ class RowReport:
     shortened: int = 0
     """Dialogues that lost their oldest turns to fit max_length."""
     messages_dropped: int = 0
+    rendered: int = 0
+    """Rows that came as messages: their system prompt and greeting are those of the file, not of the recipe."""
 
 
 Located = tuple[str, Dialogue]
+LocatedRow = tuple[str, Dialogue] | tuple[str, Sample]
+PairT = TypeVar("PairT")
 
 
 def read_dialogues(files: Sequence[str], limit: int | None, seed: int) -> list[Located]:
     """All dialogues of the files with their `file:line`; with a limit, a random sample in file order."""
-    located = [pair for file in files for pair in read_located(file, Dialogue)]
+    return sampled([pair for file in files for pair in read_located(file, Dialogue)], limit, seed)
+
+
+def sampled(located: list[PairT], limit: int | None, seed: int) -> list[PairT]:
+    """A random sample in the order of the list; all of it without a limit."""
     if limit is None or limit >= len(located):
         return located
     chosen = sorted(random.Random(seed).sample(range(len(located)), limit))
     return [located[index] for index in chosen]
+
+
+def read_rows(files: Sequence[str], limit: int | None, seed: int, prompt: str | None = None) -> list[LocatedRow]:
+    """As `read_dialogues`, for files of dialogues and of rendered messages (`esckit data build`).
+
+    The first record of a file tells which it is. Raises UserError when the recipe sets a `prompt` that a file of
+    messages could not follow.
+    """
+    located: list[LocatedRow] = []
+    for file in files:
+        _, first = next(iter_json_lines(file), ("", None))
+        if not (isinstance(first, dict) and "messages" in first):
+            located += read_located(file, Dialogue)
+        elif prompt is None:
+            located += read_located(file, Sample)
+        else:
+            raise UserError(
+                f"{file}: holds messages whose system prompt is already in them, data.prompt would change nothing; "
+                "leave data.prompt out, or train on the dialogues"
+            )
+    return sampled(located, limit, seed)
 
 
 @dataclass(frozen=True)
@@ -58,16 +88,25 @@ class ChatFormat:
         )
 
 
-def chat_rows(how: ChatFormat, renderer: ChatRenderer, located: Sequence[Located]) -> tuple[list[Encoded], RowReport]:
-    """One encoded row a dialogue, loss on the trained side's turns.
+def chat_rows(
+    how: ChatFormat, renderer: ChatRenderer, located: Sequence[LocatedRow]
+) -> tuple[list[Encoded], RowReport]:
+    """One encoded row a dialogue, loss on the trained side's turns; or one a sample, loss on its flagged messages.
 
-    Raises UserError, naming file and line, for a dialogue from which nothing could be learned.
+    Raises UserError, naming file and line, for a dialogue from which nothing could be learned and for a sample of
+    the other side.
     """
     rows = []
     report = RowReport()
-    for where, dialogue in located:
-        messages = training_messages(dialogue, how.side, how.prompt, how.greeting, where)
-        encoded, dropped = fit(renderer, messages, how.max_length, where)
+    for where, record in located:
+        if isinstance(record, Sample):
+            if record.side not in (None, how.side):
+                raise UserError(f"{where}: the sample was made for a {record.side}, this is to be a {how.side}")
+            encoded, dropped = fit(renderer, record.chat(), how.max_length, where, record.train_on())
+            report.rendered += 1
+        else:
+            messages = training_messages(record, how.side, how.prompt, how.greeting, where)
+            encoded, dropped = fit(renderer, messages, how.max_length, where)
         rows.append(encoded)
         report.dialogues += 1
         report.tokens += len(encoded.input_ids)
@@ -105,12 +144,13 @@ def build_trainer(recipe: ChatRecipe) -> tuple[Any, dict[str, Any]]:
     tokenizer = load_tokenizer(recipe.model)
     renderer = ChatRenderer(tokenizer)
     how = ChatFormat.of(recipe)
-    located = read_dialogues(recipe.data.train, recipe.data.limit, recipe.seed)
+    located = read_rows(recipe.data.train, recipe.data.limit, recipe.seed, recipe.data.prompt)
     train_rows, report = chat_rows(how, renderer, located)
     data_report: dict[str, Any] = {"train": asdict(report)}
     eval_rows = None
     if recipe.data.validation:
-        eval_rows, report = chat_rows(how, renderer, read_dialogues(recipe.data.validation, None, recipe.seed))
+        held_out = read_rows(recipe.data.validation, None, recipe.seed, recipe.data.prompt)
+        eval_rows, report = chat_rows(how, renderer, held_out)
         data_report["validation"] = asdict(report)
     model = load_causal(recipe.model)
     check_context(model, recipe)
@@ -161,6 +201,6 @@ def preview_rows(recipe: ChatRecipe, count: int) -> list[Any]:
 
     tokenizer = load_tokenizer(recipe.model)
     renderer = ChatRenderer(tokenizer)
-    located = read_dialogues(recipe.data.train, recipe.data.limit, recipe.seed)[:count]
+    located = read_rows(recipe.data.train, recipe.data.limit, recipe.seed, recipe.data.prompt)[:count]
     rows, _ = chat_rows(ChatFormat.of(recipe), renderer, located)
     return [preview(row, renderer) for row in rows]

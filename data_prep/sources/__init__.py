@@ -3,7 +3,7 @@
 from difflib import get_close_matches
 
 from data_prep.errors import UserError
-from data_prep.sources import cpsycoun, epitome, esceval, esconv, extes, psyqa, smile
+from data_prep.sources import cpsycoun, epitome, esceval, esconv, extes, nlpcc, psyqa, smile
 from data_prep.sources.base import Conversion, Options, Refusal, Source
 
 __all__ = ["SOURCES", "Conversion", "Options", "Refusal", "Source", "get_source"]
@@ -21,6 +21,7 @@ SOURCES: dict[str, Source] = {
         smile.SMILE,
         cpsycoun.CPSYCOUND,
         cpsycoun.CPSYCOUNE,
+        nlpcc.NLPCC,
     )
 }
 

@@ -245,7 +245,6 @@ class SupporterFormat:
 
     prompt: Prompt
     context: Prompt
-    greeting: Prompt | None
     strategy: Strategy = "none"
     situation: bool = False
     persona: bool = False
@@ -289,7 +288,7 @@ def render_supporter(dialogue: Dialogue, how: SupporterFormat) -> Sample:
     # Prefixed after the check for empty turns: a prefix alone is no reply.
     turns = tuple(map(with_prefix, dialogue.turns)) if how.strategy == "prefix" else dialogue.turns
     told = dialogue.model_copy(update={"turns": turns})
-    messages = training_messages(told, "supporter", how.prompt, how.greeting, dialogue.id)
+    messages = training_messages(told, "supporter", how.prompt, None, dialogue.id)
     context = how.context.render(
         dialogue.language,
         strategies="all" if how.strategy == "prompt" else "",
@@ -325,7 +324,7 @@ def build_supporter(
         else:
             accepted.append((where, dialogue))
     kept = usable(accepted, "supporter", tally)
-    count_formatting(kept, "supporter", how.greeting, tally)
+    count_formatting(kept, "supporter", None, tally)
     for dialogue in kept:
         if how.strategy == "prefix":
             said = [turn.strategy for turn in dialogue.turns if turn.speaker == "supporter"]

@@ -70,6 +70,7 @@ def training_messages(
     """Messages for training `side` on one dialogue; `where` (file:line) is named in errors.
 
     The seeker's system prompt holds the role card, so a dialogue without one is refused; the supporter's does not.
+    The greeting is a supporter's line, so it is put before a seeker who opens, never before a supporter.
     Raises UserError when the dialogue has no turn of `side` or, for the seeker, no card.
     """
     if side not in dialogue.speakers():
@@ -80,5 +81,5 @@ def training_messages(
         system = seeker_system(dialogue.card, prompt)
     else:
         system = prompt.render(dialogue.language)
-    opening = greeting.render(dialogue.language) if greeting else None
+    opening = greeting.render(dialogue.language) if greeting and side == "seeker" else None
     return chat_messages(dialogue.turns, side, system=system, greeting=opening)

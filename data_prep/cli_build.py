@@ -281,7 +281,6 @@ def supporter(
     persona: Annotated[bool, typer.Option("--persona", help="Put the card's persona into the system prompt.")] = False,
     per_turn: PerTurn = False,
     prompt: Annotated[str, typer.Option(help="Supporter prompt by name or path.")] = "supporter",
-    greeting: Greeting = "greeting",
     split: SplitOption = None,
     seed: Seed = 0,
     licence: Licences = None,
@@ -298,16 +297,13 @@ def supporter(
     from data_prep.prompt import load_prompt
 
     parted = parse_split(split, seed)
-    how = SupporterFormat(
-        load_prompt(prompt), load_prompt("supporter_context"), load_greeting(greeting), strategy, situation, persona
-    )
+    how = SupporterFormat(load_prompt(prompt), load_prompt("supporter_context"), strategy, situation, persona)
     inputs = Inputs()
     read_dialogue_files(dialogues, inputs)
     parts, tally = build_supporter(inputs.dialogues, how, "turns" if per_turn else "whole", parted)
     settings = {
         "prompt": how.prompt.reference(),
         "context": how.context.reference(),
-        "greeting": how.greeting.reference() if how.greeting else None,
         "strategy": strategy,
         "situation": situation,
         "persona": persona,
@@ -321,7 +317,6 @@ def supporter(
         "--persona": persona,
         "--per-turn": per_turn,
         "--prompt": plain_name(prompt),
-        "--greeting": plain_name(greeting),
         "--split": split,
         "--seed": seed,
         "--licence": sorted(licence or []),

@@ -67,7 +67,7 @@ class ChatData(Section):
     prompt: str | None = None
     """System prompt by name or path; default: the one named like the kind."""
     greeting: str | None = "greeting"
-    """Opening line put before a dialogue that the trained side opens; null for none."""
+    """The supporter's opening line put before a dialogue that the seeker opens; null for none. For a seeker only."""
     limit: int | None = Field(None, ge=1)
     """Use only this many training dialogues (a random sample by `seed`)."""
 
@@ -331,6 +331,8 @@ def _check_names(recipe: Recipe | None, faults: RecipeFaults) -> None:
         wanted: dict[Location, Any] = {("rubric",): lambda: load_rubric(recipe.rubric)}
     else:
         names = {"prompt": recipe.data.prompt or recipe.kind, "greeting": recipe.data.greeting}
+        if recipe.kind == "supporter" and "greeting" in recipe.data.model_fields_set and recipe.data.greeting:
+            faults.add(("data", "greeting"), "data.greeting: only a seeker answers a greeting; leave it out")
         wanted = {("data", key): partial(load_prompt, name) for key, name in names.items() if name is not None}
     for location, look_up in wanted.items():
         try:

@@ -37,8 +37,7 @@ def role(*dialogues, greeting=GREETING, expansion="whole", split=Split(), **more
 
 
 def supporter(*dialogues, expansion="whole", split=Split(), **how):
-    greeting = how.pop("greeting", GREETING)
-    return build_supporter(located(*dialogues), SupporterFormat(SUPPORTER, CONTEXT, greeting, **how), expansion, split)
+    return build_supporter(located(*dialogues), SupporterFormat(SUPPORTER, CONTEXT, **how), expansion, split)
 
 
 def said(sample):
@@ -350,7 +349,7 @@ def test_any_dialogues_become_a_role_set_or_are_refused(dialogues, expansion, ca
 @given(DIALOGUES, st.sampled_from(("none", "prompt", "prefix")), st.booleans(), st.booleans())
 def test_any_dialogues_become_a_supporter_set_or_are_refused(dialogues, strategy, situation, persona):
     try:
-        (part,), tally = supporter(*dialogues, strategy=strategy, situation=situation, persona=persona, greeting=None)
+        (part,), tally = supporter(*dialogues, strategy=strategy, situation=situation, persona=persona)
     except UserError:
         return
     assert len(part.dialogues) + len(tally.refused) == len(dialogues)

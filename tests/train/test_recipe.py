@@ -225,3 +225,10 @@ def test_an_unknown_prompt_is_told_before_a_model_is_loaded(seeker, key, kind):
     faults = faults_of(seeker(), f"{key}=seekr")
     assert len(faults) == 1
     assert faults[0].startswith(f"override '{key}=seekr': unknown {kind} 'seekr'")
+
+
+def test_a_supporter_has_no_greeting_to_answer(seeker):
+    faults = faults_of(seeker(), "kind=supporter", "data.greeting=greeting")
+    assert faults == [
+        "override 'data.greeting=greeting': data.greeting: only a seeker answers a greeting; leave it out"
+    ]

@@ -23,7 +23,7 @@ def built(side, expansion, folder):
     if side == "seeker":
         (part,), _ = build_role(located, load_prompt("seeker"), GREETING, expansion, Split())
     else:
-        how = SupporterFormat(load_prompt("supporter"), load_prompt("supporter_context"), GREETING)
+        how = SupporterFormat(load_prompt("supporter"), load_prompt("supporter_context"))
         (part,), _ = build_supporter(located, how, expansion, Split())
     path = folder / f"{side}.{expansion}.jsonl"
     write_records(path, part.samples)

@@ -289,8 +289,8 @@ def test_hostile_text_adds_no_control_token_to_a_row(tiny_model, tmp_path, kind)
     rows = [trainer.train_dataset[index] for index in range(2)]
     control = [[token for token in row["input_ids"] if token in renderer.control_ids] for row in rows]
     assert control[0] == control[1]
-    # System and four turns; for the supporter the greeting comes first and the seeker's last turn teaches nothing.
-    assert len(control[0]) == 10
+    # System and four turns; a seeker's last turn teaches a supporter nothing and is left out.
+    assert len(control[0]) == (10 if kind == "seeker" else 8)
     learned = [[t for t in row["labels"] if t in renderer.control_ids] for row in rows]
     assert learned[0] == learned[1] == renderer.stop_ids[-1:] * 2
 

@@ -318,7 +318,8 @@ async def _ask(
         try:
             parse(question, reply.text)
         except UnusableError as error:
-            reason = f"unusable reply: {error}"
+            cut = "; it was cut at --max-tokens" if reply.finish_reason == "length" else ""
+            reason = f"unusable reply: {error}{cut}"
             cache.add(key, question, reply, used=False)
             # At temperature 0 the same question would get the same reply.
             again = as_data({"your_last_reply_was": str(error), "answer_with": "one JSON object as described, only"})

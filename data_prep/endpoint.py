@@ -234,17 +234,16 @@ class ChatClient:
         attempt = 0
         while True:
             attempt += 1
-            blocked = await self._wait_for_turn(attempt)
-            if blocked is not None:
-                return blocked
             with_schema = schema is not None and not self._schema_refused
-            outcome = await self._try(self._body(messages, sampling, schema if with_schema else None))
+            outcome = await self._try(messages, sampling, schema if with_schema else None)
+            if isinstance(outcome, Failure):
+                return replace(outcome, attempts=attempt - 1)
             if isinstance(outcome, Reply):
                 return replace(outcome, attempts=attempt, schema_used=with_schema)
-            if self._simplified(outcome):
-                continue
             if outcome.failure.status == 400 and with_schema:
-                plain = await self._try(self._body(messages, sampling, None))
+                plain = await self._try(messages, sampling, None)
+                if isinstance(plain, Failure):
+                    return replace(plain, attempts=attempt)
                 if isinstance(plain, Reply):
                     self._schema_refused = True
                     self._remark("the server takes no response_format json_schema; asking without it")
@@ -270,28 +269,42 @@ class ChatClient:
             }
         return body
 
-    async def _try(self, body: Mapping[str, Any]) -> Reply | _Trouble:
+    async def _try(
+        self, messages: Sequence[Mapping[str, str]], sampling: Sampling, schema: Mapping[str, Any] | None
+    ) -> Reply | _Trouble | Failure:
+        """One request, in a place of its own; a Failure when there is no sense in sending it."""
+        async with self._places:
+            blocked = await self._wait_for_turn()
+            # What other calls have learnt of the server meanwhile is in the body.
+            return blocked or await self._send(self._body(messages, sampling, schema))
+
+    async def _send(self, body: Mapping[str, Any]) -> Reply | _Trouble:
         import httpx
 
         assert self._http is not None, "use ChatClient as an async context manager"
         seconds = self.endpoint.timeout
-        async with self._places:
-            try:
-                async with asyncio.timeout(seconds):
-                    status, headers, content = await self._post(body)
-            except (TimeoutError, httpx.TimeoutException):
-                return _Trouble(Failure("timeout", f"no complete reply within {seconds:g} s"), again=True)
-            except httpx.ConnectError:
-                place = urlsplit(self.endpoint.url)
-                detail = f"nobody answers at {place.hostname}:{place.port or place.scheme}; is the server running?"
-                return _Trouble(Failure("refused_connection", detail, final=True), again=True)
-            except httpx.HTTPError as error:
-                detail = f"the connection broke ({type(error).__name__})"
-                return _Trouble(Failure("server_error", detail), again=True)
+        try:
+            async with asyncio.timeout(seconds):
+                status, headers, content = await self._post(body)
+        except (TimeoutError, httpx.TimeoutException):
+            return _Trouble(Failure("timeout", f"no complete reply within {seconds:g} s"), again=True)
+        except httpx.ConnectError:
+            place = urlsplit(self.endpoint.url)
+            detail = f"nobody answers at {place.hostname}:{place.port or place.scheme}; is the server running?"
+            return _Trouble(Failure("refused_connection", detail, final=True), again=True)
+        except httpx.HTTPError as error:
+            detail = f"the connection broke ({type(error).__name__})"
+            return _Trouble(Failure("server_error", detail), again=True)
         if content is None:
             return _Trouble(Failure("bad_reply", "the reply is larger than 16 MB", status=status), again=False)
         if status != 200:
-            return self._refused(status, headers, content)
+            trouble = self._refused(status, headers, content)
+            if status == 400 and trouble.param == "max_tokens" and "max_tokens" in body:
+                self._new_limit_name = True
+                self._remark("the server wants max_completion_tokens instead of max_tokens; sending that")
+                renamed = {name: value for name, value in body.items() if name != "max_tokens"}
+                return await self._send({**renamed, "max_completion_tokens": body["max_tokens"]})
+            return trouble
         try:
             return Reply(**parse_completion(content))
         except BadReplyError as error:
@@ -313,8 +326,8 @@ class ChatClient:
 
     def _refused(self, status: int, headers: Mapping[str, str], content: bytes) -> _Trouble:
         """The trouble that a status other than 200 tells of."""
-        code, param = error_fields(content)
-        named = "" if code is None or self._key.is_in(code) else f", {code}"
+        code, param = (None if word and self._key.is_in(word) else word for word in error_fields(content))
+        named = f", {code}" if code else ""
         wait = retry_after_seconds(headers.get("retry-after"), self._clock.now())
         told = f"HTTP {status}{named}"
 
@@ -338,14 +351,6 @@ class ChatClient:
 
     # ---- between requests
 
-    def _simplified(self, outcome: _Trouble) -> bool:
-        """Whether the request can be sent again with a parameter under its newer name."""
-        if outcome.failure.status == 400 and outcome.param == "max_tokens" and not self._new_limit_name:
-            self._new_limit_name = True
-            self._remark("the server wants max_completion_tokens instead of max_tokens; sending that")
-            return True
-        return False
-
     def _remark(self, remark: str) -> None:
         if remark not in self._said:
             self._said.add(remark)
@@ -357,7 +362,7 @@ class ChatClient:
             self._final = ended
         return ended
 
-    async def _wait_for_turn(self, attempt: int) -> Failure | None:
+    async def _wait_for_turn(self) -> Failure | None:
         """Waits out what the server asked for; a Failure when there is no sense in calling."""
         while self._final is None:
             rest = self._not_before - self._clock.ticks()
@@ -365,12 +370,12 @@ class ChatClient:
                 return None
             if rest > self.endpoint.longest_wait:
                 detail = f"the server asks to wait {rest:.0f} s, longer than {self.endpoint.longest_wait:g} s"
-                return Failure("rate_limited", detail, attempts=attempt - 1, status=429)
+                return Failure("rate_limited", detail, status=429)
             await self._clock.sleep(rest)
-        return replace(self._final, attempts=attempt - 1)
+        return self._final
 
     async def _back_off(self, outcome: _Trouble, attempt: int) -> None:
-        if outcome.wait is not None:
+        if outcome.wait:
             self._not_before = max(self._not_before, self._clock.ticks() + outcome.wait)
             return
         span = min(self.endpoint.longest_wait, self.endpoint.first_wait * 2 ** (attempt - 1))

@@ -144,7 +144,7 @@ def _changed_cells(row: Row, card: RoleCard) -> list[str]:
 
 def _category(text: str, card: RoleCard, taxonomy: Taxonomy, faults: list[str]) -> tuple[str, ...] | None:
     """The path in a cell; None where it is empty or shows what the card has anyway."""
-    if not text or text == SEPARATOR.join(taxonomy.canonical(card.category) or card.category):
+    if not text or text == shown(SEPARATOR.join(taxonomy.canonical(card.category) or card.category)).strip():
         return None
     path = taxonomy.canonical([part.strip() for part in text.split(SEPARATOR)])
     if path is None:

@@ -1,0 +1,102 @@
+"""What a chat server sends back, read strictly: pure functions from bytes and headers to values."""
+
+import json
+import re
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from data_prep.records import encodable
+
+IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,59}")
+THINKING = re.compile(r"\s*<think(?:ing)?>(.*?)(?:</think(?:ing)?>|\Z)", re.DOTALL)
+THINKING_END = re.compile(r"</think(?:ing)?>")
+
+
+class BadReplyError(Exception):
+    """A 200 that holds no usable reply; `empty` when it is well-formed but says nothing."""
+
+    def __init__(self, detail: str, empty: bool = False) -> None:
+        super().__init__(detail)
+        self.empty = empty
+
+
+def split_thinking(text: str) -> tuple[str, str | None]:
+    """(what was said, what was thought before in a <think> block), both stripped; None when there is no such block.
+
+    A block that is never closed is all thought. A closing mark without an opening one (some chat templates open it
+    themselves) ends the thought, except in a reply that begins as JSON, where it is part of a value.
+    """
+    opened = THINKING.match(text)
+    if opened:
+        return text[opened.end() :].strip(), opened.group(1).strip() or None
+    closing = None if text.lstrip()[:1] in ("{", "[") else THINKING_END.search(text)
+    if closing:
+        return text[closing.end() :].strip(), text[: closing.start()].strip() or None
+    return text.strip(), None
+
+
+def parse_completion(content: bytes) -> dict[str, Any]:
+    """The fields of a Reply from a completion's bytes. Raises BadReplyError for anything that is not one."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        kind = "HTML" if content.lstrip()[:1] == b"<" else "no JSON"
+        raise BadReplyError(
+            f"the reply is {kind}; is this the address of a chat server?" if content.strip() else "the reply is empty",
+            empty=not content.strip(),
+        ) from None
+    try:
+        choice = value["choices"][0]
+        message = choice["message"]
+        text = message.get("content")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise BadReplyError("the reply has no choices[0].message") from None
+    if text is not None and not isinstance(text, str):
+        raise BadReplyError("choices[0].message.content is not a text")
+    if not encodable(message):
+        raise BadReplyError("the reply holds half a character (an unpaired surrogate)")
+    said, thinking = split_thinking(text or "")
+    for name in ("reasoning_content", "reasoning"):
+        if thinking is None and isinstance(message.get(name), str) and message[name].strip():
+            thinking = message[name].strip()
+    reason = choice.get("finish_reason")
+    if not said:
+        cut = "; it was cut at max_tokens" if reason == "length" else ""
+        raise BadReplyError(f"the model {'only thought' if thinking else 'said nothing'}{cut}", empty=True)
+    usage = value.get("usage")
+    return {
+        "text": said,
+        "thinking": thinking,
+        "finish_reason": reason if isinstance(reason, str) else None,
+        "model": value["model"] if isinstance(value.get("model"), str) else None,
+        "usage": {
+            name: usage[name]
+            for name in ("prompt_tokens", "completion_tokens")
+            if isinstance(usage, dict) and type(usage.get(name)) is int
+        },
+    }
+
+
+def error_fields(content: bytes) -> tuple[str | None, str | None]:
+    """(code or type, parameter) of an error body where they are plain identifiers; its prose is never used."""
+    try:
+        error = json.loads(content)["error"]
+        found = [error.get(name) for name in ("code", "type", "param")]
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return None, None
+    code, kind, param = (v if isinstance(v, str) and IDENTIFIER.fullmatch(v) else None for v in found)
+    return code or kind, param
+
+
+def retry_after_seconds(header: str | None, now: float) -> float | None:
+    """Seconds that a Retry-After header asks to wait, at least 0; None without one, or when it says neither a
+    number of seconds nor a date (RFC 9110, 10.2.3). `now` is in seconds since 1970."""
+    if header is None:
+        return None
+    header = header.strip()
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", header):
+        return float(header)
+    try:
+        return max(0.0, parsedate_to_datetime(header).timestamp() - now)
+    except (ValueError, TypeError, OverflowError, OSError):
+        return None

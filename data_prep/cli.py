@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from data_prep.cli_export import export, fetch
 from data_prep.errors import UserError
 from data_prep.records import Dialogue, Language, RoleCard, iter_json_lines, read_records, write_records
 
@@ -17,6 +18,8 @@ app = typer.Typer(
     help="Datasets in and out: what can be read, converting, splitting by group, leaks between two sets.",
     no_args_is_help=True,
 )
+app.command(epilog="Example: esckit data export sharegpt esconv.jsonl --out esconv-sharegpt.jsonl")(export)
+app.command(epilog="Example: esckit data fetch esconv --out data/esconv")(fetch)
 SHOWN = 20
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
@@ -42,6 +45,10 @@ def refuse_overwriting(source: Path, targets: Iterable[Path | None]) -> None:
     for target in targets:
         if target is not None and target.resolve() == source.resolve():
             raise UserError(f"{target}: would overwrite the file that is read; choose another --out")
+        if target is not None and source.is_dir() and source.resolve() in target.resolve().parents:
+            raise UserError(
+                f"{target}: lies in the folder that is read, and would be read with it; choose another --out"
+            )
 
 
 @app.command(epilog="Example: esckit data sources")
@@ -50,7 +57,7 @@ def sources(as_json: JsonFlag = False) -> None:
     from data_prep.sources import SOURCES
 
     if as_json:
-        names = ("name", "title", "makes", "languages", "licence", "origin", "hub_id", "files")
+        names = ("name", "title", "makes", "languages", "licence", "origin", "hub_id", "files", "agreement")
         print_json([{name: getattr(source, name) for name in names} for source in SOURCES.values()])
         return
     for source in SOURCES.values():
@@ -58,6 +65,8 @@ def sources(as_json: JsonFlag = False) -> None:
         typer.echo(f"  makes {source.makes} in {', '.join(source.languages)}; licence: {source.licence}")
         typer.echo(f"  from {source.origin}" + (f"; hub dataset {source.hub_id}" if source.hub_id else ""))
         typer.echo(f"  files: {', '.join(source.files)}")
+        if source.agreement:
+            typer.echo(f"  to be agreed first: {source.agreement}; then give the path of the files you got")
 
 
 @app.command(epilog="Example: esckit data convert esconv train.txt --out esconv.jsonl --ratings-out survey.jsonl")
@@ -68,6 +77,12 @@ def convert(
     ratings_out: Annotated[Path | None, typer.Option(help="JSON Lines file for the source's ratings.")] = None,
     language: Annotated[Language | None, typer.Option(help="Language of files that do not say it.")] = None,
     rater: Annotated[str | None, typer.Option(help="Name of the rater, for score files that do not say it.")] = None,
+    seeker: Annotated[
+        str | None, typer.Option(help="Name or role of the seeker, in layouts where speakers have any name.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="FIELD=COLUMN of a table, e.g. text=utterance; repeat for each field.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Convert a dataset's files to the toolkit's records, with a report of every repair.
@@ -75,12 +90,18 @@ def convert(
     Records that cannot be converted are listed with file and record, the others are written; the exit code is then 1.
     """
     from data_prep.sources import Options, get_source
+    from data_prep.sources.detect import hint
 
     chosen = get_source(source)
     if ratings_out is not None and (chosen.rubric is None or chosen.makes == "ratings"):
         raise UserError(f"source {source} has no ratings beside its {chosen.makes}; leave --ratings-out out")
     refuse_overwriting(path, (out, ratings_out))
-    conversion = chosen.read(path, Options(language=language, rater=rater))
+    options = Options(language, rater, seeker, parse_columns(column or []))
+    try:
+        conversion = chosen.read(path, options)
+    except UserError as error:
+        advice = hint(path, source)
+        raise UserError(f"{error}; {advice}" if advice else str(error)) from None
     records = conversion.made(chosen.makes)
     if records:
         write_records(out, records)
@@ -104,9 +125,24 @@ def convert(
     if len(conversion.refused) > SHOWN:
         typer.echo(f"… and {len(conversion.refused) - SHOWN} more refused records; --json lists all", err=True)
     if not records:
-        typer.echo(f"nothing could be converted, {out} was not written", err=True)
+        advice = hint(path, source)
+        end = f"; {advice}" if advice else ""
+        typer.echo(f"nothing could be converted, {out} was not written{end}", err=True)
     if conversion.refused:
         raise typer.Exit(1)
+
+
+def parse_columns(items: Iterable[str]) -> dict[str, str]:
+    """`text=utterance` and the like as a mapping. Raises UserError for anything else."""
+    columns: dict[str, str] = {}
+    for item in items:
+        field, equals, name = (part.strip() for part in item.partition("="))
+        if not equals or not field or not name:
+            raise UserError(f"--column: {item!r} is not FIELD=COLUMN; for example --column text=utterance")
+        if field in columns:
+            raise UserError(f"--column: {field!r} is given twice")
+        columns[field] = name
+    return columns
 
 
 def parse_fractions(text: str) -> dict[str, float]:

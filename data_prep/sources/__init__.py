@@ -3,14 +3,40 @@
 from difflib import get_close_matches
 
 from data_prep.errors import UserError
-from data_prep.sources import esceval, esconv
+from data_prep.sources import (
+    csv_table,
+    esc_judge,
+    esceval,
+    esconv,
+    messages,
+    mhp,
+    patienthub,
+    psych8k,
+    sdialog,
+    sharegpt,
+)
 from data_prep.sources.base import Conversion, Options, Refusal, Source
 
 __all__ = ["SOURCES", "Conversion", "Options", "Refusal", "Source", "get_source"]
 
 SOURCES: dict[str, Source] = {
     source.name: source
-    for source in (esconv.ESCONV, esceval.ESCEVAL_CARDS, esceval.ESCEVAL_TRANSCRIPTS, esceval.ESCEVAL_SCORES)
+    for source in (
+        esconv.ESCONV,
+        esceval.ESCEVAL_CARDS,
+        esceval.ESCEVAL_TRANSCRIPTS,
+        esceval.ESCEVAL_SCORES,
+        mhp.MHP,
+        psych8k.PSYCH8K,
+        esc_judge.ESC_JUDGE_PERSONAS,
+        messages.MESSAGES,
+        sharegpt.SHAREGPT,
+        csv_table.CSV,
+        patienthub.PATIENTHUB_CHARACTERS,
+        patienthub.PATIENTHUB_SESSIONS,
+        sdialog.SDIALOG,
+        sdialog.SDIALOG_PERSONAS,
+    )
 }
 
 

@@ -65,6 +65,10 @@ def sources(as_json: JsonFlag = False) -> None:
         typer.echo(f"  makes {source.makes} in {', '.join(source.languages)}; licence: {source.licence}")
         typer.echo(f"  from {source.origin}" + (f"; hub dataset {source.hub_id}" if source.hub_id else ""))
         typer.echo(f"  files: {', '.join(source.files)}")
+        wanted = [f"--{name}" for name in source.asks]
+        wanted += [f"[{'--column' if name == 'columns' else '--seeker'}]" for name in source.takes]
+        if wanted:
+            typer.echo(f"  options: {' '.join(wanted)}")
         if source.agreement:
             typer.echo(f"  to be agreed first: {source.agreement}; then give the path of the files you got")
 

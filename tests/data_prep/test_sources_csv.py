@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from data_prep.cli import app
 from data_prep.errors import UserError
-from data_prep.records import dump_line
+from data_prep.records import Dialogue, dump_line, read_records
 from data_prep.sources import Options, get_source
 from tests.data_prep.chaos import SECRET, balanced
 
@@ -112,6 +114,22 @@ def test_wrong_names(tmp_path):
     assert "not valid UTF-8" in fails(tmp_path, TURNS.encode() + b"\xff")
     with pytest.raises(UserError, match="needs --language"):
         get_source("csv").read(tmp_path / "table.txt")
+
+
+def test_the_command_takes_the_columns(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text(TURNS, encoding="utf-8")
+
+    def call(*columns):
+        arguments = ["convert", "csv", "t.csv", "--out", "o.jsonl", "--language", "en"]
+        return CliRunner().invoke(app, arguments + [part for column in columns for part in ("--column", column)])
+
+    assert call(*(f"{field}={name}" for field, name in NAMED.items())).exit_code == 0
+    assert [dialogue.id for dialogue in read_records("o.jsonl", Dialogue)] == ["1", "2"]
+    assert "'text' is not FIELD=COLUMN; for example --column text=utterance" in str(call("text").exception)
+    assert "'id' is given twice" in str(call("id=a", "id=b").exception)
+    assert "options: --language [--seeker] [--column]" in CliRunner().invoke(app, ["sources"]).output
+    assert "to be agreed first: its authors grant access" in CliRunner().invoke(app, ["sources"]).output
 
 
 @settings(max_examples=150, deadline=None)

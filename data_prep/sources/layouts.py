@@ -78,12 +78,18 @@ def files_of(path: Path) -> list[Path]:
 
 
 def first_line(path: Path) -> str:
-    """The first line that is not blank, without BOM; empty when there is none or the file cannot be read."""
+    """The first line that is not blank, without BOM; empty when there is none or the file cannot be read.
+
+    Of a line that does not begin an object only a part: an array may be one line of any length.
+    """
     try:
         with open(path, encoding="utf-8-sig", errors="replace", newline="\n") as stream:
-            return next((line for line in stream if line.strip()), "")
+            for part in iter(lambda: stream.readline(1 << 16), ""):
+                if part.strip():
+                    return part if part.endswith("\n") or part.lstrip()[:1] != "{" else part + stream.readline()
     except OSError:
-        return ""
+        pass
+    return ""
 
 
 def _is_json(text: str) -> bool:

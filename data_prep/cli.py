@@ -1,9 +1,11 @@
 """`esckit data …`: convert the datasets of the field, split them by group, and see what two sets share."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,7 +13,20 @@ from rich.table import Table
 
 from data_prep.cli_export import export, fetch
 from data_prep.errors import UserError
-from data_prep.records import Dialogue, Language, RoleCard, iter_json_lines, read_records, write_records
+from data_prep.records import (
+    Dialogue,
+    Language,
+    Rating,
+    Replacing,
+    RoleCard,
+    dump_line,
+    iter_json_lines,
+    read_records,
+    write_records,
+)
+
+if TYPE_CHECKING:
+    from data_prep.sources.base import Conversion, Made, Makes
 
 app = typer.Typer(
     name="data",
@@ -45,9 +60,9 @@ def refuse_overwriting(source: Path, targets: Iterable[Path | None]) -> None:
     for target in targets:
         if target is not None and target.resolve() == source.resolve():
             raise UserError(f"{target}: would overwrite the file that is read; choose another --out")
-        if target is not None and source.is_dir() and source.resolve() in target.resolve().parents:
+        if target is not None and source.is_dir() and target.resolve().is_relative_to(source.resolve()):
             raise UserError(
-                f"{target}: lies in the folder that is read, and would be read with it; choose another --out"
+                f"{target}: lies in the folder that is read and would be read the next time; choose an --out elsewhere"
             )
 
 
@@ -57,20 +72,60 @@ def sources(as_json: JsonFlag = False) -> None:
     from data_prep.sources import SOURCES
 
     if as_json:
-        names = ("name", "title", "makes", "languages", "licence", "origin", "hub_id", "files", "agreement")
+        names = ("name", "title", "makes", "languages", "licence", "agreement", "origin", "hub_id", "files")
         print_json([{name: getattr(source, name) for name in names} for source in SOURCES.values()])
         return
     for source in SOURCES.values():
         typer.echo(f"{source.name}: {source.title}")
         typer.echo(f"  makes {source.makes} in {', '.join(source.languages)}; licence: {source.licence}")
         typer.echo(f"  from {source.origin}" + (f"; hub dataset {source.hub_id}" if source.hub_id else ""))
+        if source.agreement:
+            typer.echo(f"  {source.agreement}")
         typer.echo(f"  files: {', '.join(source.files)}")
         wanted = [f"--{name}" for name in source.asks]
         wanted += [f"[{'--column' if name == 'columns' else '--seeker'}]" for name in source.takes]
         if wanted:
             typer.echo(f"  options: {' '.join(wanted)}")
-        if source.agreement:
-            typer.echo(f"  to be agreed first: {source.agreement}; then give the path of the files you got")
+
+
+def write_converted(made: "Iterator[Made]", makes: "Makes", out: Path, ratings_out: Path | None) -> bool:
+    """Writes records as they come; both files appear together at the end, or neither does.
+
+    Returns whether there was anything to write: without a record no file is made or replaced.
+    """
+    first = next(made, None)
+    if first is None:
+        return False
+    with ExitStack() as files:
+        main = files.enter_context(Replacing(out))
+        beside = files.enter_context(Replacing(ratings_out)) if ratings_out is not None else None
+        for _, records in chain([first], made):
+            for record in records:
+                if makes == "ratings" or not isinstance(record, Rating):
+                    main.write(dump_line(record))
+                elif beside is not None:
+                    beside.write(dump_line(record))
+    return True
+
+
+def print_conversion(title: str, conversion: "Conversion", makes: "Makes", with_ratings: bool) -> None:
+    """The report as a table: one row a count."""
+    report = conversion.report()
+    rows: list[tuple[str, str, int]] = [("read", "records", report["records_read"])]
+    if makes == "dialogues":
+        rows.append(("read", "turns", report["turns_read"]))
+    rows.append(("written", makes, report[makes]))
+    if makes == "dialogues":
+        rows += [("written", f"{side} turns", count) for side, count in report["turns_written"].items()]
+    if with_ratings:
+        rows.append(("written", "ratings", report["ratings"]))
+    for kind in ("repairs", "noted", "missing"):
+        rows += [(kind, cause, count) for cause, count in report[kind].items()]
+    rows += [("refused", cause, count) for cause, count in report["refused_by_kind"].items()]
+    rows.append(("refused", "records", len(conversion.refused)))
+    if conversion.skipped:
+        rows.append(("skipped", "files of another kind", len(conversion.skipped)))
+    print_table(title, ("", "what", "count"), rows)
 
 
 @app.command(epilog="Example: esckit data convert esconv train.txt --out esconv.jsonl --ratings-out survey.jsonl")
@@ -93,45 +148,32 @@ def convert(
 
     Records that cannot be converted are listed with file and record, the others are written; the exit code is then 1.
     """
-    from data_prep.sources import Options, get_source
+    from data_prep.sources import Conversion, Options, get_source
     from data_prep.sources.detect import hint
 
     chosen = get_source(source)
     if ratings_out is not None and (chosen.rubric is None or chosen.makes == "ratings"):
         raise UserError(f"source {source} has no ratings beside its {chosen.makes}; leave --ratings-out out")
     refuse_overwriting(path, (out, ratings_out))
+    if ratings_out is not None and ratings_out.resolve() == out.resolve():
+        raise UserError(f"{out}: is both --out and --ratings-out; they must differ")
+    conversion = Conversion()
     options = Options(language, rater, seeker, parse_columns(column or []))
     try:
-        conversion = chosen.read(path, options)
+        wrote = write_converted(chosen.records(path, conversion, options), chosen.makes, out, ratings_out)
     except UserError as error:
-        advice = hint(path, source)
-        raise UserError(f"{error}; {advice}" if advice else str(error)) from None
-    records = conversion.made(chosen.makes)
-    if records:
-        write_records(out, records)
-        if ratings_out is not None:
-            write_records(ratings_out, conversion.ratings)
-    report = {"source": source, "path": str(path), "out": str(out) if records else None, **conversion.report()}
+        raise UserError(f"{error}{hint(path, source)}") from None
     if as_json:
-        print_json(report)
+        place = str(out) if wrote else None
+        print_json({"source": source, "path": str(path), "out": place, **conversion.report()})
     else:
-        rows: list[tuple[str, str, int]] = [("written", kind, report[kind]) for kind in (chosen.makes,)]
-        if chosen.makes == "dialogues":
-            rows += [("written", f"{side} turns", count) for side, count in report["turns_written"].items()]
-        if ratings_out is not None:
-            rows.append(("written", "ratings", report["ratings"]))
-        for kind in ("repairs", "missing"):
-            rows += [(kind, cause, count) for cause, count in report[kind].items()]
-        rows.append(("refused", "records", len(conversion.refused)))
-        print_table(f"{source}: {path}", ("", "what", "count"), rows)
+        print_conversion(f"{source}: {path}", conversion, chosen.makes, ratings_out is not None)
     for refusal in conversion.refused[:SHOWN]:
         typer.echo(f"refused {refusal}", err=True)
     if len(conversion.refused) > SHOWN:
         typer.echo(f"… and {len(conversion.refused) - SHOWN} more refused records; --json lists all", err=True)
-    if not records:
-        advice = hint(path, source)
-        end = f"; {advice}" if advice else ""
-        typer.echo(f"nothing could be converted, {out} was not written{end}", err=True)
+    if not wrote:
+        typer.echo(f"nothing could be converted, {out} was not written{hint(path, source)}", err=True)
     if conversion.refused:
         raise typer.Exit(1)
 

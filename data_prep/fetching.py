@@ -40,9 +40,9 @@ def dataset_folder(name: str) -> Path:
 
 def what_to_bring(source: Source) -> str:
     """Which files to bring by hand, from where, and what to do with them; half a sentence."""
-    agreed = f", where {source.agreement}" if source.agreement else ""
+    agreed = f"({source.agreement}) " if source.agreement else ""
     return (
-        f"bring {', '.join(source.files)} from {source.origin}{agreed}, "
+        f"bring {', '.join(source.files)} from {source.origin}, {agreed}"
         f"then: esckit data convert {source.name} PATH --out FILE"
     )
 

@@ -4,6 +4,7 @@ Every other module speaks in these records. A file that cannot be read as them e
 file, line and field, and never echoes the text itself.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -134,6 +135,7 @@ def read_text(path: str | Path) -> str:
         raise UserError(f"{path}:{line}: is not valid UTF-8; save the file as UTF-8 and try again") from None
 
 
+JSON_SPACE = re.compile(r"[ \t\n\r]*")
 HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -146,45 +148,85 @@ def encodable(value: Any) -> bool:
     return True
 
 
-def parse_json(text: str, where: str) -> Any:
-    """JSON with duplicate keys, NaN, infinities and unpaired surrogates refused.
+class StrictDecoder:
+    """JSON that is read back as it was written: duplicate keys, NaN, infinities and halves of characters are faults.
 
-    `where` is the file (and line) named in the UserError.
+    A fault does not stop the parsing, so the end of a faulty value is known and its neighbours can still be read.
     """
 
-    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def __init__(self) -> None:
+        self.fault: str | None = None
+        self._decoder = json.JSONDecoder(
+            object_pairs_hook=self._pairs,
+            parse_constant=self._constant,
+            parse_float=self._float,
+            parse_int=self._int,
+        )
+
+    def _note(self, fault: str) -> None:
+        self.fault = self.fault or fault
+
+    def _pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise UserError(f"{where}: key {twice!r} occurs twice in one object; keep one of them")
+            self._note(f"key {twice!r} occurs twice in one object; keep one of them")
         return found
 
-    def no_constant(name: str) -> float:
-        raise UserError(f"{where}: {name} is not JSON; write null for a missing value")
+    def _constant(self, name: str) -> None:
+        self._note(f"{name} is not JSON; write null for a missing value")
 
-    def finite(digits: str) -> float:
+    def _float(self, digits: str) -> float:
         number = float(digits)
         if abs(number) == float("inf"):
-            raise UserError(f"{where}: a number is too large to be read; write null for a missing value")
+            self._note("a number is too large to be read; write null for a missing value")
         return number
 
+    def _int(self, digits: str) -> int:
+        try:
+            return int(digits)
+        except ValueError:  # Python's own limit on the digits of an integer
+            self._note("a number has too many digits to be read")
+            return 0
+
+    def decode(self, text: str, start: int = 0) -> tuple[Any, int, str | None]:
+        """(value, end, fault) of the JSON value at `start`, where fault is what is wrong with it, or None.
+
+        Raises json.JSONDecodeError and RecursionError, after which nothing is known about the rest of the text.
+        """
+        self.fault = None
+        value, end = self._decoder.raw_decode(text, start)
+        if self.fault is None and HALF_CHARACTER.search(text, start, end) is not None and not encodable(value):
+            self._note(
+                "holds half a character (a \\ud8xx escape without its other half); remove it or restore the pair"
+            )
+        return value, end, self.fault
+
+
+def json_error(error: json.JSONDecodeError | RecursionError, where: str) -> UserError:
+    """What the parser says, as a UserError that names the place."""
+    if isinstance(error, RecursionError):
+        return UserError(f"{where}: JSON is nested too deeply to be one of our records")
+    place = where if error.lineno == 1 else f"{where}:{error.lineno}"
+    return UserError(f"{place}: not valid JSON at column {error.colno} ({error.msg}); is the line complete?")
+
+
+def parse_json(text: str, where: str, decoder: StrictDecoder | None = None) -> Any:
+    """JSON with duplicate keys, NaN, infinities and unpaired surrogates refused.
+
+    `where` is the file (and line) named in the UserError. Giving a `decoder` saves making one for every line.
+    """
+    start = JSON_SPACE.match(text).end()  # type: ignore[union-attr]  # it also matches nothing
     try:
-        found = json.loads(text, object_pairs_hook=no_duplicates, parse_constant=no_constant, parse_float=finite)
-        broken = HALF_CHARACTER.search(text) is not None and not encodable(found)
-    except json.JSONDecodeError as error:
-        place = where if error.lineno == 1 else f"{where}:{error.lineno}"
-        raise UserError(
-            f"{place}: not valid JSON at column {error.colno} ({error.msg}); is the line complete?"
-        ) from None
-    except ValueError:  # Python's own limit on the digits of an integer; the only other ValueError here
-        raise UserError(f"{where}: a number has too many digits to be read") from None
-    except RecursionError:
-        raise UserError(f"{where}: JSON is nested too deeply to be one of our records") from None
-    if broken:
-        raise UserError(
-            f"{where}: holds half a character (a \\ud8xx escape without its other half); remove it or restore the pair"
-        )
+        found, end, fault = (decoder or StrictDecoder()).decode(text, start)
+        end = JSON_SPACE.match(text, end).end()  # type: ignore[union-attr]
+        if end < len(text):
+            raise json.JSONDecodeError("Extra data", text, end)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise json_error(error, where) from None
+    if fault is not None:
+        raise UserError(f"{where}: {fault}")
     return found
 
 
@@ -237,28 +279,55 @@ def read_records(path: str | Path, kind: type[RecordT]) -> list[RecordT]:
     return [record for _, record in read_located(path, kind)]
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Writes atomically: a temporary file beside it, flushed to disk, then renamed over the old one.
+class Replacing:
+    """A text file that appears, or replaces the old one, only when all of it is written.
 
-    Raises UserError when the place cannot be written to; the old file is then as it was.
+    `with Replacing(path) as file: file.write(…)` writes to a temporary file beside it, flushes that to disk, and
+    renames it. Raises UserError when the place cannot be written to; after any exception the old file is as it was.
     """
-    path = Path(path)
-    temporary: str | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise UserError(f"{path}: cannot be written ({error.strerror})") from None
-        raise
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def _failed(self, error: OSError) -> UserError:
+        return UserError(f"{self.path}: cannot be written ({error.strerror})")
+
+    def __enter__(self) -> "Replacing":
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            handle, self._temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
+        except OSError as error:
+            raise self._failed(error) from None
+        self._stream = os.fdopen(handle, "w", encoding="utf-8", newline="\n")
+        return self
+
+    def write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            with self._stream:
+                if kind is None:
+                    self._stream.flush()
+                    os.fsync(self._stream.fileno())
+            if kind is None:
+                os.chmod(self._temporary, 0o644)
+                os.replace(self._temporary, self.path)
+        except OSError as error:
+            raise self._failed(error) from None
+        finally:
+            Path(self._temporary).unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes a text file atomically. Raises UserError like `Replacing`."""
+    with Replacing(path) as file:
+        file.write(text)
 
 
 def dump_line(record: BaseModel) -> str:
@@ -267,5 +336,7 @@ def dump_line(record: BaseModel) -> str:
 
 
 def write_records(path: str | Path, records: Iterable[BaseModel]) -> None:
-    """Writes records as JSON Lines, atomically."""
-    write_text(path, "".join(dump_line(record) for record in records))
+    """Writes records as JSON Lines, one after the other and atomically."""
+    with Replacing(path) as file:
+        for record in records:
+            file.write(dump_line(record))

@@ -4,16 +4,21 @@ from difflib import get_close_matches
 
 from data_prep.errors import UserError
 from data_prep.sources import (
+    cpsycoun,
     csv_table,
+    epitome,
     esc_judge,
     esceval,
     esconv,
+    extes,
     messages,
     mhp,
     patienthub,
     psych8k,
+    psyqa,
     sdialog,
     sharegpt,
+    smile,
 )
 from data_prep.sources.base import Conversion, Options, Refusal, Source
 
@@ -26,6 +31,12 @@ SOURCES: dict[str, Source] = {
         esceval.ESCEVAL_CARDS,
         esceval.ESCEVAL_TRANSCRIPTS,
         esceval.ESCEVAL_SCORES,
+        extes.EXTES,
+        epitome.EPITOME,
+        psyqa.PSYQA,
+        smile.SMILE,
+        cpsycoun.CPSYCOUND,
+        cpsycoun.CPSYCOUNE,
         mhp.MHP,
         psych8k.PSYCH8K,
         esc_judge.ESC_JUDGE_PERSONAS,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from data_prep.records import RoleCard
-from data_prep.sources.layouts import Draft
+from data_prep.sources.layouts import LayoutDraft
 
 # Ways in which characters say that a field is not known; -1 is one of them.
 NOT_SAID = re.compile(
@@ -29,7 +29,7 @@ def text_at(record: Any, paths: Sequence[tuple[str, ...]]) -> str | None:
 
 
 def layout_card(
-    draft: Draft,
+    draft: LayoutDraft,
     source: str,
     *,
     age: str | None,

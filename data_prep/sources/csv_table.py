@@ -11,14 +11,16 @@ seeker's turn is dropped, rows of a dialogue that do not stand together are brou
 dialogue; one that cannot be read as a row refuses the dialogues before and after it, for it may belong to either.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
 from data_prep.errors import UserError
 from data_prep.records import Dialogue, Turn
-from data_prep.sources.base import Conversion, Options, Source
-from data_prep.sources.layouts import EMPTY, Draft, tell_apart
+from data_prep.sources.base import EMPTY_TURN, Conversion, Made, Options, Source
+from data_prep.sources.layouts import LayoutDraft, tell_apart
+from data_prep.sources.reading import slug
 from data_prep.sources.tables import Table, read_table
 
 TURN_COLUMNS = ("id", "speaker", "text", "strategy")
@@ -77,7 +79,7 @@ def _grouped(table: Table, columns: dict[str, int], conversion: Conversion) -> d
             if torn and last is not None:
                 grouped[last].torn = True
             continue
-        key = cells[columns["id"]].strip() if "id" in columns else f"csv-{table.path.stem}-{position:04d}"
+        key = cells[columns["id"]].strip() if "id" in columns else f"csv-{slug(table.path.stem)}-{position:04d}"
         if not key:
             conversion.refuse(where, UserError(f"{where}: has no dialogue id"), 2 if pairs else 1)
             continue
@@ -95,7 +97,7 @@ def _grouped(table: Table, columns: dict[str, int], conversion: Conversion) -> d
     return grouped
 
 
-def _dialogue(key: str, rows: Rows, draft: Draft, seeker: str | None) -> Dialogue:
+def _dialogue(key: str, rows: Rows, draft: LayoutDraft, seeker: str | None) -> Dialogue:
     if rows.torn:
         raise draft.error("a row beside this dialogue's could not be read and may belong to it")
     for where, name, _, _ in rows.turns:
@@ -109,31 +111,31 @@ def _dialogue(key: str, rows: Rows, draft: Draft, seeker: str | None) -> Dialogu
         if text.strip():
             kept = strategy if strategy and side == "supporter" else None
             turns.append(Turn(speaker=side, text=text, strategy=kept))
-    draft.repairs[EMPTY] += len(rows.turns) - len(turns)
+    draft.repairs[EMPTY_TURN] += len(rows.turns) - len(turns)
     if not any(turn.speaker == "seeker" for turn in turns):
         raise draft.error("the seeker says nothing: no turn of theirs has text")
     return Dialogue(id=key, language=draft.language, source="csv", turns=tuple(turns))
 
 
-def convert(path: Path, options: Options) -> Conversion:
-    """Dialogues; ids are those of the id column, else `csv-<file>-<row>`."""
-    conversion = Conversion()
+def stream(path: Path, options: Options, conversion: Conversion) -> Iterator[Made]:
+    """Dialogues; ids are those of the id column, else `csv-<file>-<row>`.
+
+    The whole table is read first: rows of a dialogue may stand anywhere.
+    """
     table = read_table(path)
     columns = _positions(table, options)
     if "seeker" in columns and options.seeker is not None:
         raise UserError("--seeker: the columns of a pair already say who speaks; leave it out")
-    assert options.language is not None  # Source.read asks for it
+    assert options.language is not None  # Source.records asks for it
     for key, rows in _grouped(table, columns, conversion).items():
-        draft = Draft(rows.where, key, options.language, len(rows.turns))
+        draft = LayoutDraft(rows.where, id=key, language=options.language)
         try:
             dialogue = _dialogue(key, rows, draft, options.seeker)
         except UserError as error:
             conversion.refuse(rows.where, error, len(rows.turns))
             continue
-        conversion.dialogues.append(dialogue)
-        conversion.repairs += draft.repairs
-    conversion.repairs = +conversion.repairs
-    return conversion
+        draft.accept(conversion)
+        yield rows.where, [dialogue]
 
 
 CSV = Source(
@@ -144,7 +146,7 @@ CSV = Source(
     files=("*.csv", "*.tsv"),
     origin="your own data",
     makes="dialogues",
-    convert=convert,
+    stream=stream,
     asks=("language",),
     takes=("seeker", "columns"),
 )

@@ -6,7 +6,8 @@ from typing import Any
 
 from data_prep.errors import UserError
 from data_prep.records import parse_json, read_text
-from data_prep.sources.layouts import files_of, first_line
+from data_prep.sources.layouts import first_line
+from data_prep.sources.reading import data_files
 
 OURS = "our own records"
 LARGEST = 50_000_000
@@ -16,7 +17,10 @@ LARGEST = 50_000_000
 def _first_record(path: Path) -> Any:
     """The first record of a JSON array, JSON Lines or one object; None when there is none to be had."""
     if path.is_dir():
-        path = next((file for file in files_of(path) if first_line(file).lstrip()[:1] in ("{", "[")), path)
+        try:
+            path = next((file for file in data_files(path) if first_line(file).lstrip()[:1] in ("{", "[")), path)
+        except UserError:
+            return None
     line = first_line(path)
     try:
         return json.loads(line) if line.lstrip().startswith("{") else _whole(path)
@@ -75,7 +79,7 @@ def _by_fields(record: dict[str, Any]) -> str | None:
     return "esceval-scores" if isinstance(first, dict) and "fluency" in first else None
 
 
-def looks_like(path: str | Path) -> str | None:
+def layout_of(path: str | Path) -> str | None:
     """The source whose layout the first record of a file (or folder) has, or None when that is not certain.
 
     OURS for the toolkit's own records. Never raises for the content of a file.
@@ -87,10 +91,10 @@ def looks_like(path: str | Path) -> str | None:
 
 
 def hint(path: str | Path, source: str) -> str:
-    """One sentence for the end of an error about `path`, or an empty text when there is nothing certain to say."""
-    found = looks_like(path)
+    """The end of an error about `path`: what it looks like, or nothing where that is not certain or is `source`."""
+    found = layout_of(path)
     if found is None or found == source:
         return ""
     if found == OURS:
-        return f"{path} holds {OURS} already; nothing is left to convert"
-    return f"{path} looks like source {found}; try: esckit data convert {found} {path} --out FILE"
+        return f"; {path} holds {OURS} already; nothing is left to convert"
+    return f"; {path} looks like source {found}; try: esckit data convert {found} {path} --out FILE"

@@ -9,13 +9,14 @@ missing, counted, and nothing is inferred from pronouns. A record of another sha
 """
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from data_prep.errors import UserError
 from data_prep.records import RoleCard
-from data_prep.sources.base import Conversion, Options, Source
-from data_prep.sources.layouts import Draft, json_values
+from data_prep.sources.base import Conversion, Draft, Made, Options, Source
+from data_prep.sources.layouts import json_values
 
 FIELDS = ("role", "pid", "life_events", "challenge", "behavioral_traits", "final_persona")
 _LINE = r"^[-*\s]*{name}[*\s]*:[*\s]*(\S.*?)[.*\s]*$"
@@ -45,7 +46,7 @@ def _card(record: dict[str, Any], draft: Draft) -> RoleCard:
         draft.missing[f"{name} not stated in one way"] += value is None
     return RoleCard(
         id=record["pid"],
-        language=draft.language,
+        language="en",
         problem=record["challenge"],
         source="esc-judge",
         text=record["role"],
@@ -56,25 +57,19 @@ def _card(record: dict[str, Any], draft: Draft) -> RoleCard:
     )
 
 
-def convert(path: Path, options: Options) -> Conversion:
+def stream(path: Path, options: Options, conversion: Conversion) -> Iterator[Made]:
     """Role cards with the authors' ids (`pid`)."""
-    conversion = Conversion()
-    seen: dict[str, str] = {}
     for where, _, record in json_values(path, conversion):
-        draft = Draft(where, "", "en")
+        draft = Draft(where)
         try:
             if not isinstance(record, dict):
                 raise draft.error("is not an object")
             card = _card(record, draft)
-            if card.id in seen:
-                raise draft.error(f"its pid is already used at {seen[card.id]}; ids must differ")
         except UserError as error:
             conversion.refuse(where, error)
             continue
-        seen[card.id] = where
-        conversion.cards.append(card)
-        conversion.missing += draft.missing
-    return conversion
+        draft.accept(conversion)
+        yield where, [card]
 
 
 ESC_JUDGE_PERSONAS = Source(
@@ -85,5 +80,5 @@ ESC_JUDGE_PERSONAS = Source(
     files=("esc_judge_roles-v1.json",),
     origin="ESC-Judge; navidmdn/ESC-Judge",
     makes="cards",
-    convert=convert,
+    stream=stream,
 )

@@ -14,14 +14,13 @@ that every dialogue has its two; nothing stands in for it. All else is refused.
 """
 
 import re
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from data_prep.errors import UserError
 from data_prep.records import Dialogue, Rating, RoleCard, Speaker, Turn
-from data_prep.sources.base import Conversion, Options, Source, json_records
+from data_prep.sources.base import Conversion, Draft, Made, Options, Source, each_file, json_records
 
 RUBRIC = "esconv_survey"
 SPEAKERS: dict[str, Speaker] = {
@@ -56,18 +55,6 @@ FIELDS = {*LABELS, *REMARKS, "situation", "survey_score", "dialog"}
 LEVELS = range(1, 6)
 
 
-@dataclass
-class Converted:
-    """One dialogue on its way, with what was repaired; counted only once the whole of it is accepted."""
-
-    where: str
-    repairs: Counter[str] = field(default_factory=Counter)
-    missing: Counter[str] = field(default_factory=Counter)
-
-    def error(self, reason: str) -> UserError:
-        return UserError(f"{self.where}: {reason}")
-
-
 def _fold(name: str) -> str:
     return " ".join(name.strip().strip("[]").casefold().replace("-", " ").replace("_", " ").split())
 
@@ -84,7 +71,7 @@ def _level(value: Any) -> int | None:
     return value if value in LEVELS else None
 
 
-def _score(survey: dict[str, Any], side: str, name: str, state: Converted) -> tuple[int | None, str | None]:
+def _score(survey: dict[str, Any], side: str, name: str, state: Draft) -> tuple[int | None, str | None]:
     """(level, None), or (None, why there is none)."""
     answers = survey.get(side) or {}
     if not isinstance(answers, dict):
@@ -100,7 +87,7 @@ def _score(survey: dict[str, Any], side: str, name: str, state: Converted) -> tu
     return level, None
 
 
-def _strategy(raw: Any, speaker: Speaker, state: Converted, n: int) -> str | None:
+def _strategy(raw: Any, speaker: Speaker, state: Draft, n: int) -> str | None:
     if raw is None:
         if speaker == "supporter":
             state.missing["supporter turn without strategy"] += 1
@@ -115,7 +102,7 @@ def _strategy(raw: Any, speaker: Speaker, state: Converted, n: int) -> str | Non
     return name
 
 
-def _turn(raw: Any, state: Converted, n: int) -> Turn | None:
+def _turn(raw: Any, state: Draft, n: int) -> Turn | None:
     """One turn; None when it has no text."""
     if not isinstance(raw, dict):
         raise state.error(f"turn {n}: is not an object")
@@ -144,7 +131,7 @@ def _turn(raw: Any, state: Converted, n: int) -> Turn | None:
     return Turn(speaker=speaker, text=text, strategy=strategy, meta=meta)
 
 
-def _text(record: dict[str, Any], name: str, state: Converted) -> str | None:
+def _text(record: dict[str, Any], name: str, state: Draft) -> str | None:
     """A text field, stripped; None when absent, null or empty."""
     value = record.get(name)
     if value is None:
@@ -154,7 +141,7 @@ def _text(record: dict[str, Any], name: str, state: Converted) -> str | None:
     return value.strip() or None
 
 
-def _meta(record: dict[str, Any], state: Converted) -> dict[str, Any]:
+def _meta(record: dict[str, Any], state: Draft) -> dict[str, Any]:
     """Labels, intensities and the survey's free remarks."""
     meta: dict[str, Any] = {}
     for name in LABELS:
@@ -190,7 +177,7 @@ def _card(dialogue_id: str, situation: str | None, meta: dict[str, Any], source:
     )
 
 
-def _convert_record(record: Any, dialogue_id: str, state: Converted) -> tuple[Dialogue, list[Rating]]:
+def _convert_record(record: Any, dialogue_id: str, state: Draft) -> tuple[Dialogue, list[Rating]]:
     if not isinstance(record, dict):
         raise state.error("is not an object")
     raw_turns = record.get("dialog")
@@ -233,31 +220,34 @@ def _convert_record(record: Any, dialogue_id: str, state: Converted) -> tuple[Di
     return dialogue, ratings
 
 
-def convert(path: Path, options: Options) -> Conversion:
-    """Dialogues with a role card each, and two ratings by the seeker of each (rubric esconv_survey).
+def _is_ours(record: Any) -> bool:
+    return isinstance(record, dict) and "dialog" in record
 
-    Ids are `esconv-<file stem>-<position>`, so they stay the same as long as the file does. The seeker's card and
-    the intensities before and after (`meta`) come from the survey; `source` is "esconv-failed" for FailedESConv.
-    Raises UserError when the file is no JSON at all; bad records are in `refused`.
-    """
-    conversion = Conversion()
-    stem = re.sub(r"\W+", "-", path.stem.lower()).strip("-") or "file"
-    for where, position, record in json_records(path, conversion):
+
+def _stream_file(file: Path, stem: str, conversion: Conversion) -> Iterator[Made]:
+    for where, position, record in json_records(file, conversion):
         raw_turns = record.get("dialog") if isinstance(record, dict) else None
         count = len(raw_turns) if isinstance(raw_turns, list) else 0
         conversion.turns_read += count
-        state = Converted(where)
+        state = Draft(where)
         try:
             dialogue, ratings = _convert_record(record, f"esconv-{stem}-{position:04d}", state)
         except UserError as error:
             conversion.refuse(where, error, count)
             continue
-        conversion.dialogues.append(dialogue)
-        conversion.ratings.extend(ratings)
-        # `+=` on Counter also drops the causes that occurred no time.
-        conversion.repairs += state.repairs
-        conversion.missing += state.missing
-    return conversion
+        state.accept(conversion)
+        yield where, [dialogue, *ratings]
+
+
+def stream(path: Path, options: Options, conversion: Conversion) -> Iterator[Made]:
+    """Dialogues with a role card each, and two ratings by the seeker of each (rubric esconv_survey).
+
+    Ids are `esconv-<file stem>-<position>`, so they stay the same as long as the file does. The seeker's card and
+    the intensities before and after (`meta`) come from the survey; `source` is "esconv-failed" for FailedESConv.
+    Of a folder, files whose first record is no object with `dialog` are skipped (it comes with a list of the
+    strategies). Raises UserError when a file is no JSON at all; bad records are in `refused`.
+    """
+    yield from each_file(path, conversion, _is_ours, _stream_file)
 
 
 ESCONV = Source(
@@ -270,5 +260,5 @@ ESCONV = Source(
     hub_id="thu-coai/esconv",
     makes="dialogues",
     rubric=RUBRIC,
-    convert=convert,
+    stream=stream,
 )

@@ -8,8 +8,6 @@ Repaired, and counted: a turn without text is dropped (not from our own exports:
 """
 
 import json
-import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +17,11 @@ from pydantic import BaseModel, ValidationError
 
 from data_prep.errors import UserError
 from data_prep.records import Dialogue, Language, RoleCard, Speaker, describe_invalid, parse_json, read_text
-from data_prep.sources.base import Conversion, Options, json_records
+from data_prep.sources.base import EMPTY_TURN, Conversion, Draft, Made, Options, json_records
+from data_prep.sources.reading import data_files, file_ids, starts_with
 
 EXTRAS = "esckit"
 LANGUAGES: dict[str, Language] = {"en": "en", "english": "en", "zh": "zh", "chinese": "zh", "中文": "zh"}
-EMPTY = "empty turn dropped"
 UNKNOWN = "unknown field ignored"
 # Spellings of the two sides of a chat, and the names that counselling data give seeker and supporter.
 CHAT_ROLES = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant", "system": "system"}
@@ -39,19 +37,13 @@ RecordT = TypeVar("RecordT", bound=BaseModel)
 
 
 @dataclass
-class Draft:
-    """One record on its way, with what was repaired; counted only once the whole of it is accepted."""
+class LayoutDraft(Draft):
+    """A draft that knows what every layout leaves to the record or to the user."""
 
-    where: str
-    id: str
-    language: Language
+    id: str = ""
+    language: Language = "en"
     turns: int = 0
     """Turns the record holds, as read."""
-    repairs: Counter[str] = field(default_factory=Counter)
-    missing: Counter[str] = field(default_factory=Counter)
-
-    def error(self, reason: str) -> UserError:
-        return UserError(f"{self.where}: {reason}")
 
 
 @dataclass
@@ -67,14 +59,6 @@ class Parts:
 
 
 # ---- files
-
-
-def files_of(path: Path) -> list[Path]:
-    """The file itself, or every file below a folder in the order of their names, hidden ones left out."""
-    if not path.is_dir():
-        return [path]
-    found = [file for file in sorted(path.rglob("*")) if file.is_file()]
-    return [file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts)]
 
 
 def first_line(path: Path) -> str:
@@ -118,21 +102,16 @@ def _one_object(path: Path) -> Any:
 def json_values(path: Path, conversion: Conversion) -> Iterator[tuple[str, str, Any]]:
     """Yields (where, place, value) for the records of a file or a folder: JSON array, JSON Lines or one object.
 
-    `place` is `<file>-<position>`, a stable part of an id. In a folder, files that are not JSON are left out and
-    counted, and one that cannot be read is refused while the others are read.
+    `place` is `<file>-<position>`, a stable part of an id. In a folder, files that are not JSON are skipped and
+    named in the report, and one that cannot be read is refused while the others are read.
     """
-    files = files_of(path)
-    if not files:
-        raise UserError(f"{path}: the folder holds no file")
-    for file in files:
-        name = file.relative_to(path).with_suffix("") if path.is_dir() else Path(path.stem)
-        stem = re.sub(r"\W+", "-", str(name).lower()).strip("-") or "file"
-        line = first_line(file)
-        # U+FFFD stands for the first byte of a UTF-16 file, which is told as such when it is read.
-        if path.is_dir() and line.lstrip()[:1] not in ("{", "[", "\ufffd"):
-            conversion.repairs["file of the folder that is not JSON left out"] += 1
-            continue
+    files = data_files(path)
+    for file, stem in zip(files, file_ids(files, path), strict=True):
         try:
+            if path.is_dir() and starts_with(file) not in ("{", "["):
+                conversion.skip(file)
+                continue
+            line = first_line(file)
             whole = _one_object(file) if line.lstrip().startswith("{") and not _is_json(line) else None
             if whole is not None:
                 yield str(file), f"{stem}-0001", whole
@@ -190,7 +169,7 @@ def chat_seeker(options: Options) -> str:
 
 
 def chat_turns(
-    record: Mapping[str, Any], keys: tuple[str, str, str], draft: Draft
+    record: Mapping[str, Any], keys: tuple[str, str, str], draft: LayoutDraft
 ) -> tuple[str | None, list[tuple[str, str]]]:
     """(system prompt, [(role as written, text), …]) of a list of messages; `keys` are those of list, role and text.
 
@@ -241,7 +220,7 @@ def _side(name: str) -> Speaker | None:
 
 
 def tell_apart(
-    names: Sequence[str], seeker: str | None, draft: Draft, roles: Mapping[str, str] | None = None
+    names: Sequence[str], seeker: str | None, draft: LayoutDraft, roles: Mapping[str, str] | None = None
 ) -> dict[str, Speaker]:
     """Who of at most two speakers is the seeker: the one that --seeker names, else by name (or by their role).
 
@@ -270,7 +249,7 @@ def tell_apart(
 # ---- dialogues and cards
 
 
-def _restored(parts: Parts, draft: Draft, fallback: str) -> dict[str, Any]:
+def _restored(parts: Parts, draft: LayoutDraft, fallback: str) -> dict[str, Any]:
     """Our record from the layout's turns and what our export kept beside them."""
     extras = parts.extras
     if not isinstance(extras, dict):
@@ -288,9 +267,9 @@ def _restored(parts: Parts, draft: Draft, fallback: str) -> dict[str, Any]:
     return {"source": fallback, **kept, "id": draft.id, "language": draft.language, "turns": turns}
 
 
-def _built(parts: Parts, draft: Draft, source: str) -> dict[str, Any]:
+def _built(parts: Parts, draft: LayoutDraft, source: str) -> dict[str, Any]:
     kept = [{"speaker": speaker, "text": text} for speaker, text in parts.turns if text.strip()]
-    draft.repairs[EMPTY] += len(parts.turns) - len(kept)
+    draft.repairs[EMPTY_TURN] += len(parts.turns) - len(kept)
     return {
         "id": draft.id,
         "language": draft.language,
@@ -309,7 +288,7 @@ def _validated(kind: type[RecordT], values: Any, draft: Draft) -> RecordT:
         raise draft.error(describe_invalid(error)) from None
 
 
-def make_dialogue(parts: Parts, draft: Draft, source: str) -> Dialogue:
+def make_dialogue(parts: Parts, draft: LayoutDraft, source: str) -> Dialogue:
     """The dialogue of one record. Raises UserError when no turn of the seeker's has text."""
     values = _built(parts, draft, source) if parts.extras is None else _restored(parts, draft, source)
     if not any(turn["speaker"] == "seeker" and turn["text"].strip() for turn in values["turns"]):
@@ -317,38 +296,32 @@ def make_dialogue(parts: Parts, draft: Draft, source: str) -> Dialogue:
     return _validated(Dialogue, values, draft)
 
 
-def _converted(
+def records_of(
     path: Path,
     options: Options,
+    conversion: Conversion,
     source: str,
     extras_of: Callable[[dict[str, Any]], Any],
-    make: Callable[[dict[str, Any], Draft], RecordT],
-) -> tuple[Conversion, list[RecordT]]:
+    make: Callable[[dict[str, Any], LayoutDraft], Dialogue | RoleCard],
+) -> Iterator[Made]:
     """The loop over the records: language, id, refusals and counts."""
-    conversion, made = Conversion(), []
-    seen: dict[str, str] = {}
     for where, place, record in json_values(path, conversion):
         if not isinstance(record, dict):
             conversion.refuse(where, UserError(f"{where}: is not an object"))
             continue
         language = _language(record, extras_of(record), options, where)
-        draft = Draft(where, record_id(record, place, source), language)
+        draft = LayoutDraft(where, id=record_id(record, place, source), language=language)
         try:
             if options.language not in (None, language):
                 raise draft.error(f"is in {language!r}, but --language {options.language} was given")
-            result = make(record, draft)
-            if draft.id in seen:
-                raise draft.error(f"its id is already used at {seen[draft.id]}; ids must differ")
+            made = make(record, draft)
         except UserError as error:
             conversion.turns_read += draft.turns
             conversion.refuse(where, error, draft.turns)
             continue
-        seen[draft.id] = where
-        made.append(result)
         conversion.turns_read += draft.turns
-        conversion.repairs += draft.repairs
-        conversion.missing += draft.missing
-    return conversion, made
+        draft.accept(conversion)
+        yield where, [made]
 
 
 def own_extras(record: dict[str, Any]) -> Any:
@@ -356,40 +329,38 @@ def own_extras(record: dict[str, Any]) -> Any:
     return record.get(EXTRAS)
 
 
-def convert_dialogues(
+def stream_dialogues(
     path: Path,
     options: Options,
+    conversion: Conversion,
     source: str,
-    parse: Callable[[dict[str, Any], Draft], Parts],
+    parse: Callable[[dict[str, Any], LayoutDraft], Parts],
     extras_of: Callable[[dict[str, Any]], Any] = own_extras,
-) -> Conversion:
-    """Dialogues of a layout that `parse` reads one record of; single bad records are in `refused`."""
-    conversion, made = _converted(
-        path, options, source, extras_of, lambda record, draft: make_dialogue(parse(record, draft), draft, source)
-    )
-    conversion.dialogues = made
-    return conversion
+) -> Iterator[Made]:
+    """Dialogues of a layout that `parse` reads one record of."""
+
+    def make(record: dict[str, Any], draft: LayoutDraft) -> Dialogue:
+        return make_dialogue(parse(record, draft), draft, source)
+
+    return records_of(path, options, conversion, source, extras_of, make)
 
 
-def convert_cards(
+def stream_cards(
     path: Path,
     options: Options,
+    conversion: Conversion,
     source: str,
-    parse: Callable[[dict[str, Any], Draft], RoleCard],
+    parse: Callable[[dict[str, Any], LayoutDraft], RoleCard],
     extras_of: Callable[[dict[str, Any]], Any] = own_extras,
-) -> Conversion:
+) -> Iterator[Made]:
     """Role cards of a layout. A record with our own extras gives back the card that was exported, whole."""
 
-    def make(record: dict[str, Any], draft: Draft) -> RoleCard:
+    def make(record: dict[str, Any], draft: LayoutDraft) -> RoleCard:
         extras = extras_of(record)
         if extras is None:
             return parse(record, draft)
         if not isinstance(extras, dict):
             raise draft.error(f"{EXTRAS} is not an object")
-        card = _validated(RoleCard, extras, draft)
-        draft.id = card.id
-        return card
+        return _validated(RoleCard, extras, draft)
 
-    conversion, made = _converted(path, options, source, extras_of, make)
-    conversion.cards = made
-    return conversion
+    return records_of(path, options, conversion, source, extras_of, make)

@@ -7,34 +7,35 @@ otherwise; a system prompt at the beginning is kept in `meta`, as are further pl
 verbatim. A turn without text is dropped, nested fields we do not know are ignored, both counted; all else is refused.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data_prep.sources.base import Conversion, Options, Source
+from data_prep.sources.base import Conversion, Made, Options, Source
 from data_prep.sources.layouts import (
     EXTRAS,
-    Draft,
+    LayoutDraft,
     Parts,
     chat_seeker,
     chat_speakers,
     chat_turns,
-    convert_dialogues,
     plain_fields,
+    stream_dialogues,
 )
 
 
-def convert(path: Path, options: Options) -> Conversion:
+def stream(path: Path, options: Options, conversion: Conversion) -> Iterator[Made]:
     """Dialogues; ids are the record's own, else `messages-<file>-<position>`."""
     seeker = chat_seeker(options)
 
-    def parse(record: dict[str, Any], draft: Draft) -> Parts:
+    def parse(record: dict[str, Any], draft: LayoutDraft) -> Parts:
         system, turns = chat_turns(record, ("messages", "role", "content"), draft)
         meta = plain_fields(record, {"id", "language", "messages", EXTRAS}, draft)
         if system is not None:
             meta["system"] = system
         return Parts(chat_speakers(turns, seeker, draft), meta, extras=record.get(EXTRAS))
 
-    return convert_dialogues(path, options, "messages", parse)
+    return stream_dialogues(path, options, conversion, "messages", parse)
 
 
 MESSAGES = Source(
@@ -45,6 +46,6 @@ MESSAGES = Source(
     files=("*.jsonl", "*.json", "SoulChatCorpus-sft-multi-Turn.json"),
     origin="your own data, or SoulChat (Findings of EMNLP 2023); scutcyr/SoulChat, whose corpus is on ModelScope",
     makes="dialogues",
-    convert=convert,
+    stream=stream,
     takes=("seeker",),
 )

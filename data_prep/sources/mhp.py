@@ -15,8 +15,9 @@ from typing import Any
 
 from data_prep.errors import UserError
 from data_prep.records import Dialogue, Turn
-from data_prep.sources.base import Conversion, Options, Source
-from data_prep.sources.layouts import Draft, first_line, json_values, record_id
+from data_prep.sources.base import Conversion, Made, Options, Source
+from data_prep.sources.layouts import LayoutDraft, json_values, record_id
+from data_prep.sources.reading import slug, starts_with
 from data_prep.sources.tables import read_table
 
 TEXT_FIELDS = ("selftext", "body", "post", "text")
@@ -27,7 +28,7 @@ def _is_gone(text: str) -> bool:
     return text.strip().casefold() in GONE
 
 
-def _text(record: dict[str, Any], name: str, draft: Draft) -> str:
+def _text(record: dict[str, Any], name: str, draft: LayoutDraft) -> str:
     value = record.get(name)
     if value is None:
         return ""
@@ -36,7 +37,7 @@ def _text(record: dict[str, Any], name: str, draft: Draft) -> str:
     return value
 
 
-def _comments(record: dict[str, Any], draft: Draft) -> list[str]:
+def _comments(record: dict[str, Any], draft: LayoutDraft) -> list[str]:
     raw = record.get("comments")
     if raw is None or raw == "":
         return []
@@ -58,7 +59,7 @@ def _comments(record: dict[str, Any], draft: Draft) -> list[str]:
     return kept
 
 
-def _post(record: dict[str, Any], draft: Draft) -> Dialogue:
+def _post(record: dict[str, Any], draft: LayoutDraft) -> Dialogue:
     present = [name for name in TEXT_FIELDS if name in record]
     if len(present) > 1:
         raise draft.error(f"has its text in {len(present)} fields ({', '.join(present)}); keep one of them")
@@ -85,7 +86,7 @@ def _post(record: dict[str, Any], draft: Draft) -> Dialogue:
 
 def _records(path: Path, conversion: Conversion) -> Iterator[tuple[str, str, Any]]:
     """(where, place, record) of a JSON file, a folder of them, or a CSV file; by content."""
-    if path.is_dir() or first_line(path).lstrip()[:1] in ("{", "[", ""):
+    if path.is_dir() or starts_with(path) in ("{", "[", ""):
         yield from json_values(path, conversion)
         return
     table = read_table(path)
@@ -95,36 +96,31 @@ def _records(path: Path, conversion: Conversion) -> Iterator[tuple[str, str, Any
         if name in table.header:
             table.column(name)
     for position, (where, cells) in enumerate(table.rows, start=1):
+        place = f"{slug(path.stem)}-{position:04d}"
         if isinstance(cells, UserError):
-            conversion.turns_read += 1
-            conversion.refuse(where, cells, 1)
+            yield where, place, cells
             continue
         record: dict[str, Any] = dict(zip(table.header, cells, strict=True))
         record.pop("comments", None)  # a cell is no list of comments
-        yield where, f"{path.stem}-{position:04d}", record
+        yield where, place, record
 
 
-def convert(path: Path, options: Options) -> Conversion:
+def stream(path: Path, options: Options, conversion: Conversion) -> Iterator[Made]:
     """Dialogues of one turn; ids are the post's own, else `mhp-<file>-<position>`."""
-    conversion = Conversion()
-    seen: dict[str, str] = {}
     for where, place, record in _records(path, conversion):
-        draft = Draft(where, record_id(record, place, "mhp"), options.language or "en", 1)
+        draft = LayoutDraft(where, id=record_id(record, place, "mhp"), language=options.language or "en")
         conversion.turns_read += 1
         try:
+            if isinstance(record, UserError):
+                raise record
             if not isinstance(record, dict):
                 raise draft.error("is not an object")
             dialogue = _post(record, draft)
-            if draft.id in seen:
-                raise draft.error(f"its id is already used at {seen[draft.id]}; ids must differ")
         except UserError as error:
             conversion.refuse(where, error, 1)
             continue
-        seen[draft.id] = where
-        conversion.dialogues.append(dialogue)
-        conversion.repairs += draft.repairs
-        conversion.missing += draft.missing
-    return conversion
+        draft.accept(conversion)
+        yield where, [dialogue]
 
 
 MHP = Source(
@@ -136,5 +132,5 @@ MHP = Source(
     origin="posts of mental-health subreddits, such as the hub dataset; ESC-Eval (EMNLP 2024) names no file",
     hub_id="solomonk/reddit_mental_health_posts",
     makes="dialogues",
-    convert=convert,
+    stream=stream,
 )

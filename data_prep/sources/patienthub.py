@@ -9,20 +9,21 @@ Text is verbatim. A turn without text is dropped and counted. A character withou
 it gives no card, counted.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from data_prep.records import RoleCard, Speaker
-from data_prep.sources.base import Conversion, Options, Source
+from data_prep.sources.base import Conversion, Made, Options, Source
 from data_prep.sources.characters import layout_card, text_at
 from data_prep.sources.layouts import (
     EXTRAS,
-    Draft,
+    LayoutDraft,
     Parts,
     chat_turns,
-    convert_cards,
-    convert_dialogues,
     plain_fields,
+    stream_cards,
+    stream_dialogues,
 )
 
 SPEAKERS: dict[str, Speaker] = {"client": "seeker", "therapist": "supporter"}
@@ -54,7 +55,7 @@ ORIGIN = "PatientHub; Sahandfer/PatientHub"
 LICENCE = "as its repository states; that of the data you bring"
 
 
-def character_card(character: Any, draft: Draft) -> RoleCard | None:
+def character_card(character: Any, draft: LayoutDraft) -> RoleCard | None:
     """The card of a character, or None when none of the places tells a problem."""
     problem = text_at(character, PROBLEM)
     if problem is None:
@@ -70,7 +71,7 @@ def character_card(character: Any, draft: Draft) -> RoleCard | None:
     )
 
 
-def _character(record: dict[str, Any], draft: Draft) -> RoleCard:
+def _character(record: dict[str, Any], draft: LayoutDraft) -> RoleCard:
     if "messages" in record:
         raise draft.error("is a session, not a character; use source patienthub-sessions")
     card = character_card(record, draft)
@@ -79,7 +80,7 @@ def _character(record: dict[str, Any], draft: Draft) -> RoleCard:
     return card
 
 
-def _session(record: dict[str, Any], draft: Draft) -> Parts:
+def _session(record: dict[str, Any], draft: LayoutDraft) -> Parts:
     _, raw = chat_turns(record, ("messages", "role", "content"), draft)
     turns: list[tuple[Speaker, str]] = []
     for number, (role, text) in enumerate(raw, start=1):
@@ -93,14 +94,14 @@ def _session(record: dict[str, Any], draft: Draft) -> Parts:
     return Parts(turns, plain_fields(record, known, draft), card, extras=record.get(EXTRAS))
 
 
-def convert_characters(path: Path, options: Options) -> Conversion:
+def stream_characters(path: Path, options: Options, conversion: Conversion) -> Iterator[Made]:
     """Role cards; ids are the character's own, else `patienthub-<file>-<position>`."""
-    return convert_cards(path, options, "patienthub", _character)
+    return stream_cards(path, options, conversion, "patienthub", _character)
 
 
-def convert_sessions(path: Path, options: Options) -> Conversion:
+def stream_sessions(path: Path, options: Options, conversion: Conversion) -> Iterator[Made]:
     """Dialogues, each with the card of its character; ids are `patienthub-<file>-<position>` unless it has one."""
-    return convert_dialogues(path, options, "patienthub", _session)
+    return stream_dialogues(path, options, conversion, "patienthub", _session)
 
 
 PATIENTHUB_CHARACTERS = Source(
@@ -111,7 +112,7 @@ PATIENTHUB_CHARACTERS = Source(
     files=("data/characters/*.json",),
     origin=ORIGIN,
     makes="cards",
-    convert=convert_characters,
+    stream=stream_characters,
 )
 PATIENTHUB_SESSIONS = Source(
     name="patienthub-sessions",
@@ -121,5 +122,5 @@ PATIENTHUB_SESSIONS = Source(
     files=("data/sessions/*/*.json",),
     origin=ORIGIN,
     makes="dialogues",
-    convert=convert_sessions,
+    stream=stream_sessions,
 )

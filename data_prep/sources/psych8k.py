@@ -6,16 +6,17 @@ A record is a dialogue of two turns. The instruction, the same sentence in nearl
 Text is verbatim; fields we do not know are ignored and counted. A record without input or output is refused.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data_prep.sources.base import Conversion, Options, Source
-from data_prep.sources.layouts import UNKNOWN, Draft, Parts, convert_dialogues
+from data_prep.sources.base import Conversion, Made, Options, Source
+from data_prep.sources.layouts import UNKNOWN, LayoutDraft, Parts, stream_dialogues
 
 FIELDS = ("instruction", "input", "output")
 
 
-def _parse(record: dict[str, Any], draft: Draft) -> Parts:
+def _parse(record: dict[str, Any], draft: LayoutDraft) -> Parts:
     draft.turns = sum(isinstance(record.get(name), str) for name in ("input", "output"))
     for name in FIELDS:
         if not isinstance(record.get(name), str):
@@ -28,10 +29,10 @@ def _parse(record: dict[str, Any], draft: Draft) -> Parts:
     return Parts(turns, {"instruction": record["instruction"]})  # type: ignore[arg-type]
 
 
-def convert(path: Path, options: Options) -> Conversion:
+def stream(path: Path, options: Options, conversion: Conversion) -> Iterator[Made]:
     """Dialogues of two turns; ids are `psych8k-<file>-<position>`."""
     english = Options(language=options.language or "en")
-    return convert_dialogues(path, english, "psych8k", _parse, extras_of=lambda record: None)
+    return stream_dialogues(path, english, conversion, "psych8k", _parse, extras_of=lambda record: None)
 
 
 PSYCH8K = Source(
@@ -43,6 +44,6 @@ PSYCH8K = Source(
     origin="ChatCounselor (arXiv 2309.15461); EmoCareAI/ChatPsychiatrist",
     hub_id="EmoCareAI/Psych8k",
     makes="dialogues",
-    convert=convert,
-    agreement="its authors grant access on request, on the hub page of the dataset",
+    stream=stream,
+    agreement="Needs access: its authors grant it on request, on the hub page of the dataset.",
 )

@@ -9,20 +9,21 @@ Events repeat the turns and are ignored, as is what the generating model was. Te
 dropped and counted; a persona without a problem gives no card.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from data_prep.errors import UserError
 from data_prep.records import RoleCard, Speaker, parse_json
-from data_prep.sources.base import Conversion, Options, Source
+from data_prep.sources.base import Conversion, Made, Options, Source
 from data_prep.sources.characters import layout_card, text_at
 from data_prep.sources.layouts import (
     EXTRAS,
     UNKNOWN,
-    Draft,
+    LayoutDraft,
     Parts,
-    convert_cards,
-    convert_dialogues,
+    stream_cards,
+    stream_dialogues,
     tell_apart,
 )
 
@@ -35,7 +36,7 @@ ORIGIN = "sdialog; idiap/sdialog"
 LICENCE = "that of the data you bring (the tool: MIT)"
 
 
-def persona_card(persona: Any, draft: Draft) -> RoleCard | None:
+def persona_card(persona: Any, draft: LayoutDraft) -> RoleCard | None:
     """The card of a persona, or None when it tells no problem."""
     problem = text_at(persona, PROBLEM)
     if problem is None:
@@ -55,7 +56,7 @@ def persona_card(persona: Any, draft: Draft) -> RoleCard | None:
     )
 
 
-def _turns(record: dict[str, Any], draft: Draft) -> list[tuple[str, str]]:
+def _turns(record: dict[str, Any], draft: LayoutDraft) -> list[tuple[str, str]]:
     raw = record.get("turns")
     if not isinstance(raw, list) or not raw:
         raise draft.error("has no list of turns under `turns`")
@@ -77,10 +78,10 @@ def dialogue_extras(record: dict[str, Any]) -> Any:
     return scenario.get(EXTRAS) if isinstance(scenario, dict) else None
 
 
-def convert(path: Path, options: Options) -> Conversion:
+def stream(path: Path, options: Options, conversion: Conversion) -> Iterator[Made]:
     """Dialogues; ids are the record's own, else `sdialog-<file>-<position>`."""
 
-    def parse(record: dict[str, Any], draft: Draft) -> Parts:
+    def parse(record: dict[str, Any], draft: LayoutDraft) -> Parts:
         turns = _turns(record, draft)
         personas = record.get("personas") or {}
         if not isinstance(personas, dict):
@@ -96,7 +97,7 @@ def convert(path: Path, options: Options) -> Conversion:
         meta = {key: record[key] for key in ("context", "scenario", "notes") if record.get(key) is not None}
         return Parts(told, meta, card, extras=dialogue_extras(record))
 
-    return convert_dialogues(path, options, "sdialog", parse, dialogue_extras)
+    return stream_dialogues(path, options, conversion, "sdialog", parse, dialogue_extras)
 
 
 def persona_extras(record: dict[str, Any]) -> Any:
@@ -111,7 +112,7 @@ def persona_extras(record: dict[str, Any]) -> Any:
         return False  # refused as no object: the notes were ours once
 
 
-def _persona(record: dict[str, Any], draft: Draft) -> RoleCard:
+def _persona(record: dict[str, Any], draft: LayoutDraft) -> RoleCard:
     if "turns" in record:
         raise draft.error("is a dialogue, not a persona; use source sdialog")
     card = persona_card(record, draft)
@@ -120,9 +121,9 @@ def _persona(record: dict[str, Any], draft: Draft) -> RoleCard:
     return card
 
 
-def convert_personas(path: Path, options: Options) -> Conversion:
+def stream_personas(path: Path, options: Options, conversion: Conversion) -> Iterator[Made]:
     """Role cards; ids are `sdialog-<file>-<position>` unless the persona has one."""
-    return convert_cards(path, options, "sdialog", _persona, persona_extras)
+    return stream_cards(path, options, conversion, "sdialog", _persona, persona_extras)
 
 
 SDIALOG = Source(
@@ -133,7 +134,7 @@ SDIALOG = Source(
     files=("*.json, one dialogue each",),
     origin=ORIGIN,
     makes="dialogues",
-    convert=convert,
+    stream=stream,
     takes=("seeker",),
 )
 SDIALOG_PERSONAS = Source(
@@ -144,5 +145,5 @@ SDIALOG_PERSONAS = Source(
     files=("*.json, one persona each",),
     origin=ORIGIN,
     makes="cards",
-    convert=convert_personas,
+    stream=stream_personas,
 )

@@ -7,27 +7,28 @@
 verbatim. A turn without text is dropped, nested fields we do not know are ignored, both counted; all else is refused.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data_prep.sources.base import Conversion, Options, Source
+from data_prep.sources.base import Conversion, Made, Options, Source
 from data_prep.sources.layouts import (
     EXTRAS,
-    Draft,
+    LayoutDraft,
     Parts,
     chat_seeker,
     chat_speakers,
     chat_turns,
-    convert_dialogues,
     plain_fields,
+    stream_dialogues,
 )
 
 
-def convert(path: Path, options: Options) -> Conversion:
+def stream(path: Path, options: Options, conversion: Conversion) -> Iterator[Made]:
     """Dialogues; ids are the record's own, else `sharegpt-<file>-<position>`."""
     seeker = chat_seeker(options)
 
-    def parse(record: dict[str, Any], draft: Draft) -> Parts:
+    def parse(record: dict[str, Any], draft: LayoutDraft) -> Parts:
         system, turns = chat_turns(record, ("conversations", "from", "value"), draft)
         meta = plain_fields(record, {"id", "language", "conversations", EXTRAS}, draft)
         if system is not None:
@@ -36,7 +37,7 @@ def convert(path: Path, options: Options) -> Conversion:
             meta["system"] = system
         return Parts(chat_speakers(turns, seeker, draft), meta, extras=record.get(EXTRAS))
 
-    return convert_dialogues(path, options, "sharegpt", parse)
+    return stream_dialogues(path, options, conversion, "sharegpt", parse)
 
 
 SHAREGPT = Source(
@@ -47,6 +48,6 @@ SHAREGPT = Source(
     files=("*.json", "*.jsonl"),
     origin="your own data; the layout of the ShareGPT collections",
     makes="dialogues",
-    convert=convert,
+    stream=stream,
     takes=("seeker",),
 )

@@ -132,7 +132,7 @@ def test_without_a_hub_it_says_which_file_to_bring(tmp_path, hub, offline):
     last = err.splitlines()[-1]
     assert last.startswith("error: cannot fetch psych8k from hub dataset EmoCareAI/Psych8k (")
     assert "bring Alexander_Street_shareGPT_2.0.json from ChatCounselor (arXiv 2309.15461)" in last
-    assert "grant access on request" in last
+    assert "Needs access: its authors grant it on request" in last
     assert last.endswith("then: esckit data convert psych8k PATH --out FILE")
     assert not (tmp_path / "p").exists()
 

@@ -129,7 +129,7 @@ def test_the_command_takes_the_columns(tmp_path, monkeypatch):
     assert "'text' is not FIELD=COLUMN; for example --column text=utterance" in str(call("text").exception)
     assert "'id' is given twice" in str(call("id=a", "id=b").exception)
     assert "options: --language [--seeker] [--column]" in CliRunner().invoke(app, ["sources"]).output
-    assert "to be agreed first: its authors grant access" in CliRunner().invoke(app, ["sources"]).output
+    assert "Needs access: its authors grant it on request" in CliRunner().invoke(app, ["sources"]).output
 
 
 @settings(max_examples=150, deadline=None)

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from data_prep.cli import app
 from data_prep.errors import UserError
-from data_prep.sources.detect import OURS, hint, looks_like
+from data_prep.sources.detect import OURS, hint, layout_of
 from tests.data_prep.chaos import anything, some_of, texts
 
 SAMPLES = {
@@ -35,8 +35,8 @@ def test_layouts_are_told_by_content_whatever_the_file_is_called(tmp_path, name)
         "\ufeff\n" + json.dumps(SAMPLES[name], indent=2),
     ):
         path.write_text(text, encoding="utf-8")
-        assert looks_like(path) == name
-    assert looks_like(tmp_path) == name
+        assert layout_of(path) == name
+    assert layout_of(tmp_path) == name
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_layouts_are_told_by_content_whatever_the_file_is_called(tmp_path, name)
 )
 def test_nothing_is_said_that_is_not_certain(tmp_path, text):
     (tmp_path / "f").write_text(text, encoding="utf-8")
-    assert looks_like(tmp_path / "f") is None
-    assert looks_like(tmp_path / "absent") is None
+    assert layout_of(tmp_path / "f") is None
+    assert layout_of(tmp_path / "absent") is None
 
 
 @settings(max_examples=100, deadline=None)

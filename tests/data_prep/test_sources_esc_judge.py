@@ -58,7 +58,7 @@ def test_only_what_is_stated_once_is_taken(tmp_path, persona, expected):
         (3, "is not an object"),
         (record(role=None), "`role` is no text"),
         (record(challenge=" "), "`challenge` is no text"),
-        (record(), "its pid is already used at"),
+        (record(), "id 'aa-1' is already used"),
     ],
 )
 def test_faults_are_refused(tmp_path, bad, says):

@@ -60,18 +60,18 @@ def test_one_pretty_object_and_a_folder_of_files(tmp_path):
     (folder / "deep").mkdir(parents=True)
     (folder / "a.json").write_text(json.dumps({"messages": TURNS}, indent=2), encoding="utf-8")
     write(folder / "deep" / "b.jsonl", [{"messages": TURNS}, {"messages": TURNS}])
-    (folder / "README.md").write_text("words", encoding="utf-8")
+    (folder / "words.md").write_text("words", encoding="utf-8")
     (folder / "c.json").write_text(json.dumps({"messages": TURNS}, indent=2)[:-9], encoding="utf-8")
     (folder / "d.json").write_bytes(json.dumps([record()]).encode("utf-16"))
     (folder / ".hidden.json").write_text("[1]", encoding="utf-8")
     conversion = get_source("messages").read(folder, EN)
     ids = [dialogue.id for dialogue in conversion.dialogues]
-    assert ids == ["messages-a-0001", "messages-deep-b-0001", "messages-deep-b-0002"]
-    assert conversion.repairs == {"file of the folder that is not JSON left out": 1}
+    assert ids == ["messages-a-0001", "messages-b-0001", "messages-b-0002"]
+    assert conversion.skipped == [str(folder / "words.md")]
     assert [refusal.where for refusal in conversion.refused] == [str(folder / "c.json"), str(folder / "d.json")]
     assert "UTF-16" in conversion.refused[1].reason
     (tmp_path / "none").mkdir()
-    with pytest.raises(UserError, match="the folder holds no file"):
+    with pytest.raises(UserError, match="holds no file to convert"):
         get_source("messages").read(tmp_path / "none", EN)
 
 
@@ -96,7 +96,7 @@ def test_empty_turns_are_dropped_and_counted(tmp_path):
         (record(messages=[*TURNS, TURNS[0]]), "turn 4: a system message is read only at the beginning"),
         (record(messages=TURNS[:1] + TURNS[2:]), "the seeker says nothing"),
         (record(messages=TURNS[:1]), "the seeker says nothing"),
-        (record(id=1), "its id is already used at"),
+        (record(id=1), "id '1' is already used"),
         (record(esckit=[SECRET]), "esckit is not an object"),
         (record(esckit={"turns": 1}), "esckit.turns is not a list"),
         (record(esckit={"situation": 3}), "situation: found int"),

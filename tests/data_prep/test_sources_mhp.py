@@ -70,7 +70,7 @@ def test_a_title_alone_is_a_post_and_counted(tmp_path):
         (post(title=[SECRET]), "`title` is not a text"),
         (post(comments=SECRET), "`comments` is not a list"),
         (post(comments=[3]), "comment 1: has no text"),
-        (post(id="first"), "its id is already used at"),
+        (post(id="first"), "id 'first' is already used"),
     ],
 )
 def test_other_posts_are_refused(tmp_path, bad, says):

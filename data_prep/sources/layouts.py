@@ -10,6 +10,7 @@ Repaired, and counted: a turn without text is dropped (not from our own exports:
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -168,10 +169,15 @@ def chat_seeker(options: Options) -> str:
     return role
 
 
+@lru_cache(maxsize=64)
+def _folded(role: str) -> str:
+    return role.strip().casefold()
+
+
 def chat_turns(
     record: Mapping[str, Any], keys: tuple[str, str, str], draft: LayoutDraft
 ) -> tuple[str | None, list[tuple[str, str]]]:
-    """(system prompt, [(role as written, text), …]) of a list of messages; `keys` are those of list, role and text.
+    """(system prompt, [(role in lower case, text), …]) of a list of messages; `keys` are those of list, role and text.
 
     Raises UserError when it is no such list, and for a system message that does not come first.
     """
@@ -190,26 +196,28 @@ def chat_turns(
             raise draft.error(f"turn {number}: `{role_key}` is not a text")
         if not isinstance(text, str):
             raise draft.error(f"turn {number}: `{text_key}` is not a text")
-        draft.repairs[UNKNOWN] += len(set(entry) - {role_key, text_key})
-        if role.strip().casefold() == "system":
+        if len(entry) > 2:
+            draft.repairs[UNKNOWN] += len(entry) - 2
+        role = _folded(role)
+        if role == "system":
             if number > 1:
                 raise draft.error(f"turn {number}: a system message is read only at the beginning")
             system = text
             draft.turns -= 1
             continue
-        turns.append((role.strip(), text))
+        turns.append((role, text))
     return system, turns
 
 
 def chat_speakers(turns: Sequence[tuple[str, str]], seeker: str, draft: Draft) -> list[tuple[Speaker, str]]:
     """Turns with chat roles as turns of seeker and supporter. Raises UserError for any other role."""
-    told: list[tuple[Speaker, str]] = []
-    for number, (role, text) in enumerate(turns, start=1):
-        found = CHAT_ROLES.get(role.casefold())
-        if found is None:
+    sides: dict[str, Speaker] = {
+        role: "seeker" if side == seeker else "supporter" for role, side in CHAT_ROLES.items() if side != "system"
+    }
+    for number, (role, _) in enumerate(turns, start=1):
+        if role not in sides:
             raise draft.error(f"turn {number}: role is none of {', '.join(CHAT_ROLES)}")
-        told.append(("seeker" if found == seeker else "supporter", text))
-    return told
+    return [(sides[role], text) for role, text in turns]
 
 
 def _side(name: str) -> Speaker | None:

@@ -84,9 +84,9 @@ def _session(record: dict[str, Any], draft: LayoutDraft) -> Parts:
     _, raw = chat_turns(record, ("messages", "role", "content"), draft)
     turns: list[tuple[Speaker, str]] = []
     for number, (role, text) in enumerate(raw, start=1):
-        if role.casefold() not in SPEAKERS:
+        if role not in SPEAKERS:
             raise draft.error(f"turn {number}: role is neither {' nor '.join(SPEAKERS)}")
-        turns.append((SPEAKERS[role.casefold()], text))
+        turns.append((SPEAKERS[role], text))
     profile = record.get("profile")
     card = character_card(profile, draft) if isinstance(profile, dict) else None
     draft.missing["character with a problem"] += card is None

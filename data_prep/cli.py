@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from data_prep.cli_build import app as build_app
+from data_prep.cli_export import export, fetch
 from data_prep.errors import UserError
 from data_prep.records import (
     Dialogue,
@@ -34,6 +35,8 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(build_app, name="build")
+app.command(epilog="Example: esckit data export sharegpt esconv.jsonl --out esconv-sharegpt.jsonl")(export)
+app.command(epilog="Example: esckit data fetch esconv --out data/esconv")(fetch)
 SHOWN = 20
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
@@ -81,6 +84,10 @@ def sources(as_json: JsonFlag = False) -> None:
         if source.agreement:
             typer.echo(f"  {source.agreement}")
         typer.echo(f"  files: {', '.join(source.files)}")
+        wanted = [f"--{name}" for name in source.asks]
+        wanted += [f"[{'--column' if name == 'columns' else '--seeker'}]" for name in source.takes]
+        if wanted:
+            typer.echo(f"  options: {' '.join(wanted)}")
 
 
 def write_converted(made: "Iterator[Made]", makes: "Makes", out: Path, ratings_out: Path | None) -> bool:
@@ -131,6 +138,12 @@ def convert(
     ratings_out: Annotated[Path | None, typer.Option(help="JSON Lines file for the source's ratings.")] = None,
     language: Annotated[Language | None, typer.Option(help="Language of files that do not say it.")] = None,
     rater: Annotated[str | None, typer.Option(help="Name of the rater, for score files that do not say it.")] = None,
+    seeker: Annotated[
+        str | None, typer.Option(help="Name or role of the seeker, in layouts where speakers have any name.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="FIELD=COLUMN of a table, e.g. text=utterance; repeat for each field.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Convert a dataset's files to the toolkit's records, with a report of every repair.
@@ -138,6 +151,7 @@ def convert(
     Records that cannot be converted are listed with file and record, the others are written; the exit code is then 1.
     """
     from data_prep.sources import Conversion, Options, get_source
+    from data_prep.sources.detect import hint
 
     chosen = get_source(source)
     if ratings_out is not None and (chosen.rubric is None or chosen.makes == "ratings"):
@@ -146,8 +160,11 @@ def convert(
     if ratings_out is not None and ratings_out.resolve() == out.resolve():
         raise UserError(f"{out}: is both --out and --ratings-out; they must differ")
     conversion = Conversion()
-    made = chosen.records(path, conversion, Options(language=language, rater=rater))
-    wrote = write_converted(made, chosen.makes, out, ratings_out)
+    options = Options(language, rater, seeker, parse_columns(column or []))
+    try:
+        wrote = write_converted(chosen.records(path, conversion, options), chosen.makes, out, ratings_out)
+    except UserError as error:
+        raise UserError(f"{error}{hint(path, source)}") from None
     if as_json:
         place = str(out) if wrote else None
         print_json({"source": source, "path": str(path), "out": place, **conversion.report()})
@@ -158,9 +175,22 @@ def convert(
     if len(conversion.refused) > SHOWN:
         typer.echo(f"… and {len(conversion.refused) - SHOWN} more refused records; --json lists all", err=True)
     if not wrote:
-        typer.echo(f"nothing could be converted, {out} was not written", err=True)
+        typer.echo(f"nothing could be converted, {out} was not written{hint(path, source)}", err=True)
     if conversion.refused:
         raise typer.Exit(1)
+
+
+def parse_columns(items: Iterable[str]) -> dict[str, str]:
+    """`text=utterance` and the like as a mapping. Raises UserError for anything else."""
+    columns: dict[str, str] = {}
+    for item in items:
+        field, equals, name = (part.strip() for part in item.partition("="))
+        if not equals or not field or not name:
+            raise UserError(f"--column: {item!r} is not FIELD=COLUMN; for example --column text=utterance")
+        if field in columns:
+            raise UserError(f"--column: {field!r} is given twice")
+        columns[field] = name
+    return columns
 
 
 def parse_fractions(text: str, option: str = "--fractions") -> dict[str, float]:

@@ -3,7 +3,24 @@
 from difflib import get_close_matches
 
 from data_prep.errors import UserError
-from data_prep.sources import cpsycoun, epitome, esceval, esconv, extes, nlpcc, psyqa, smile
+from data_prep.sources import (
+    cpsycoun,
+    csv_table,
+    epitome,
+    esc_judge,
+    esceval,
+    esconv,
+    extes,
+    messages,
+    mhp,
+    nlpcc,
+    patienthub,
+    psych8k,
+    psyqa,
+    sdialog,
+    sharegpt,
+    smile,
+)
 from data_prep.sources.base import Conversion, Options, Refusal, Source
 
 __all__ = ["SOURCES", "Conversion", "Options", "Refusal", "Source", "get_source"]
@@ -22,6 +39,16 @@ SOURCES: dict[str, Source] = {
         cpsycoun.CPSYCOUND,
         cpsycoun.CPSYCOUNE,
         nlpcc.NLPCC,
+        mhp.MHP,
+        psych8k.PSYCH8K,
+        esc_judge.ESC_JUDGE_PERSONAS,
+        messages.MESSAGES,
+        sharegpt.SHAREGPT,
+        csv_table.CSV,
+        patienthub.PATIENTHUB_CHARACTERS,
+        patienthub.PATIENTHUB_SESSIONS,
+        sdialog.SDIALOG,
+        sdialog.SDIALOG_PERSONAS,
     )
 }
 

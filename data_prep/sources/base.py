@@ -7,7 +7,7 @@ and record; the text itself is never quoted.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -141,6 +141,10 @@ class Options:
 
     language: Language | None = None
     rater: str | None = None
+    seeker: str | None = None
+    """Name or role of the seeker, in files that name their speakers freely."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Our name of a field -> the column that holds it, in tables that may have any."""
 
 
 Made = tuple[str, Sequence[Record]]
@@ -173,6 +177,8 @@ class Source:
     """Rubric of its ratings, where it has ratings."""
     asks: tuple[Literal["language", "rater"], ...] = ()
     """Options without which its files cannot be read."""
+    takes: tuple[Literal["seeker", "columns"], ...] = ()
+    """Further options that its files may need; other sources refuse them."""
     agreement: str | None = None
     """What must be signed or asked for before its files may be used, where anything must."""
 
@@ -187,6 +193,12 @@ class Source:
         for name in self.asks:
             if getattr(options, name) is None:
                 raise UserError(f"source {self.name} needs --{name}: its files do not say it")
+        for given, field_name, option in (
+            (options.seeker is not None, "seeker", "--seeker"),
+            (bool(options.columns), "columns", "--column"),
+        ):
+            if given and field_name not in self.takes:
+                raise UserError(f"source {self.name} takes no {option}: its files say it themselves")
         if options.language and options.language not in self.languages:
             raise UserError(
                 f"source {self.name} is in {' and '.join(self.languages)}, not in {options.language!r}; "

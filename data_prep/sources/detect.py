@@ -1,0 +1,100 @@
+"""What a file looks like, by its content: for the message to somebody who named the wrong source."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from data_prep.errors import UserError
+from data_prep.records import parse_json, read_text
+from data_prep.sources.layouts import first_line
+from data_prep.sources.reading import data_files
+
+OURS = "our own records"
+LARGEST = 50_000_000
+"""Bytes of the largest JSON file that is read as a whole for a hint; JSON Lines need their first line only."""
+
+
+def _first_record(path: Path) -> Any:
+    """The first record of a JSON array, JSON Lines or one object; None when there is none to be had."""
+    if path.is_dir():
+        try:
+            path = next((file for file in data_files(path) if first_line(file).lstrip()[:1] in ("{", "[")), path)
+        except UserError:
+            return None
+    line = first_line(path)
+    try:
+        return json.loads(line) if line.lstrip().startswith("{") else _whole(path)
+    except (ValueError, RecursionError):
+        return _whole(path)
+
+
+def _whole(path: Path) -> Any:
+    try:
+        if path.stat().st_size > LARGEST:
+            return None
+        value = parse_json(read_text(path), str(path))
+    except (OSError, UserError):
+        return None
+    return next(iter(value), None) if isinstance(value, list) else value
+
+
+def _first_of(record: dict[str, Any], name: str) -> dict[str, Any]:
+    """The first object of a list of objects, or an empty one."""
+    entries = record.get(name)
+    return entries[0] if isinstance(entries, list) and entries and isinstance(entries[0], dict) else {}
+
+
+def _by_turns(record: dict[str, Any]) -> str | None:
+    message, conversation = _first_of(record, "messages"), _first_of(record, "conversations")
+    if {"role", "content"} <= set(message):
+        theirs = str(message["role"]).casefold() in ("therapist", "client")
+        return "patienthub-sessions" if theirs else "messages"
+    if {"from", "value"} <= set(conversation):
+        return "sharegpt"
+    turn = _first_of(record, "dialog")
+    if "speaker" in turn and {"text", "content"} & set(turn):
+        return "esconv"
+    turn = _first_of(record, "turns")
+    if {"speaker", "text"} <= set(turn):
+        return OURS if {"id", "source", "language"} <= set(record) else "sdialog"
+    return None
+
+
+def _by_fields(record: dict[str, Any]) -> str | None:
+    fields = set(record)
+    metadata = record.get("_metadata")
+    if isinstance(metadata, dict) and "className" in metadata:
+        return "sdialog-personas"
+    for name, needed in (
+        ("psych8k", {"instruction", "input", "output"}),
+        ("esceval-cards", {"base", "res", "source", "language"}),
+        ("esc-judge-personas", {"pid", "role", "final_persona"}),
+        ("mhp", {"title", "selftext"}),
+    ):
+        if needed <= fields:
+            return name
+    first = record.get("0")
+    if isinstance(first, list) and first and isinstance(first[0], str):
+        return "esceval-transcripts"
+    return "esceval-scores" if isinstance(first, dict) and "fluency" in first else None
+
+
+def layout_of(path: str | Path) -> str | None:
+    """The source whose layout the first record of a file (or folder) has, or None when that is not certain.
+
+    OURS for the toolkit's own records. Never raises for the content of a file.
+    """
+    record = _first_record(Path(path))
+    if not isinstance(record, dict):
+        return None
+    return _by_turns(record) or _by_fields(record)
+
+
+def hint(path: str | Path, source: str) -> str:
+    """The end of an error about `path`: what it looks like, or nothing where that is not certain or is `source`."""
+    found = layout_of(path)
+    if found is None or found == source:
+        return ""
+    if found == OURS:
+        return f"; {path} holds {OURS} already; nothing is left to convert"
+    return f"; {path} looks like source {found}; try: esckit data convert {found} {path} --out FILE"

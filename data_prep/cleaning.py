@@ -1,12 +1,12 @@
 """Cleaning of dialogues in named, counted steps, each of which can be left out.
 
 A step takes one dialogue and gives it back changed, unchanged or not at all (None), with a count of what it did. The
-steps of STEPS run in that order, over and over until nothing changes any more, so that cleaning what is clean changes
-nothing. Text that no step speaks of is left as it is, to the character. What a role card was published as
-(`card.text`) is touched by masking only.
+steps of STEPS run in that order, those that change texts and turns over and over until nothing changes any more, so
+that cleaning what is clean changes nothing. Text that no step speaks of is left as it is, to the character. What a
+role card was published as (`card.text`) is touched by masking only.
 
-Merging, cutting and marking keep what was there: `meta["originals"]` of a merged turn holds the turns it was made of,
-`meta["removed_chatter"]` of a dialogue the sentences that were cut.
+Merging and cutting keep what was there: `meta["originals"]` of a merged turn holds the turns it was made of,
+`meta["removed_chatter"]` of a dialogue the texts from which something was cut.
 """
 
 import re
@@ -18,10 +18,21 @@ from itertools import pairwise
 from typing import Any
 
 from data_prep.chatter import without_chatter
-from data_prep.crisis import ANCHORS, KINDS, crisis_kinds
+from data_prep.crisis import KINDS, crisis_kinds, may_have_crisis
 from data_prep.errors import UserError
 from data_prep.records import Dialogue, RoleCard, Turn
-from data_prep.tidying import PERSONAL, UNTIDY, Counts, drop_zero_width, mask, tidy, unescape
+from data_prep.tidying import (
+    ESCAPED,
+    INVISIBLE,
+    PERSONAL,
+    PERSONAL_TOO,
+    UNTIDY,
+    Counts,
+    drop_zero_width,
+    mask,
+    tidy,
+    unescape,
+)
 
 Stepped = tuple[Dialogue | None, Counts]
 Apply = Callable[[Dialogue], Stepped]
@@ -94,16 +105,24 @@ def _change_card(card: RoleCard, change: Callable[[str], str], published_too: bo
     return card if new == old else card.model_copy(update=new)
 
 
-def _change_texts(change: Change, suspect: re.Pattern[str], published_too: bool = False) -> Apply:
-    """A step that applies `change` to every text of a dialogue in which `suspect` finds something to do.
+def _change_texts(
+    change: Change, suspects: Sequence[str], pattern: re.Pattern[str] | None = None, published_too: bool = False
+) -> Apply:
+    """A step that applies `change` to every text of a dialogue in which there is something to do.
 
-    `suspect` is searched in the texts joined, begun and ended by NUL: one search for most dialogues.
+    `suspects` and `pattern` are searched in the texts joined, begun and ended by NUL: one look at most dialogues.
     """
 
     def apply(dialogue: Dialogue) -> Stepped:
         counts: Counts = Counter()
-        if not suspect.search("\0" + "\0".join(_texts(dialogue)) + "\0"):
-            return dialogue, counts
+        joined = "\0".join(("", *_texts(dialogue), ""))
+        # A loop, not any(): this is where most dialogues spend the time a step costs them.
+        for suspect in suspects:
+            if suspect in joined:
+                break
+        else:
+            if pattern is None or not pattern.search(joined):
+                return dialogue, counts
 
         def changed(text: str) -> str:
             return change(text, counts)
@@ -200,8 +219,7 @@ def _in_order(kinds: Iterable[str]) -> list[str]:
 
 
 def _flag_crisis(dialogue: Dialogue) -> Stepped:
-    joined = "\n".join(_texts(dialogue)).lower()
-    if not any(anchor in joined for anchor in ANCHORS):
+    if not may_have_crisis(_texts(dialogue)):
         return dialogue, Counter()
     turns = [(position, crisis_kinds(turn.text)) for position, turn in enumerate(dialogue.turns)]
     card = dialogue.card
@@ -261,13 +279,13 @@ TEXT_STEPS = (
         "html",
         "HTML entities become their characters and <br> a line break",
         True,
-        lambda: _change_texts(unescape, re.compile("&[#A-Za-z][#A-Za-z0-9]{1,31};|<\\s*[bB][rR]")),
+        lambda: _change_texts(unescape, ESCAPED),
     ),
     Step(
         "zero-width",
         "BOMs, zero-width spaces and soft hyphens are removed; joiners within emoji stay",
         True,
-        lambda: _change_texts(drop_zero_width, re.compile("[\u200b-\u200d\u2060\ufeff\u180e\u00ad]")),
+        lambda: _change_texts(drop_zero_width, INVISIBLE),
     ),
     Step(
         "whitespace",
@@ -279,11 +297,11 @@ TEXT_STEPS = (
         "mask",
         "phone numbers, e-mail addresses and handles become [PHONE], [EMAIL], [HANDLE]; crisis lines stay",
         False,
-        lambda: _change_texts(mask, PERSONAL, published_too=True),
+        lambda: _change_texts(mask, PERSONAL, PERSONAL_TOO, published_too=True),
     ),
     Step(
         "task-chatter",
-        "sentences about the annotation task's buttons, survey and pay are cut; what was cut is kept in meta",
+        "sentences about the annotation task's buttons, survey and pay are cut; the turn as it was is kept in meta",
         True,
         lambda: _cut_chatter,
     ),
@@ -299,15 +317,15 @@ TEXT_STEPS = (
         True,
         lambda: _merge,
     ),
+)
+# These change no text: they come last and see each dialogue once. The last two look at more than one dialogue.
+LAST_STEPS = (
     Step(
         "crisis-flag",
         "dialogues and cards that speak of suicide, self-harm or abuse are marked in meta; no text changes",
         True,
         lambda: _flag_crisis,
     ),
-)
-# These look at more than one dialogue: they come last and see each dialogue once.
-SET_STEPS = (
     Step(
         "drop-openings", "dialogues that open nearly as an earlier one are dropped", False, lambda: _openings(drop=True)
     ),
@@ -318,7 +336,7 @@ SET_STEPS = (
         lambda: _openings(drop=False),
     ),
 )
-STEPS: dict[str, Step] = {step.name: step for step in (*TEXT_STEPS, *SET_STEPS)}
+STEPS: dict[str, Step] = {step.name: step for step in (*TEXT_STEPS, *LAST_STEPS)}
 
 
 @dataclass
@@ -363,7 +381,7 @@ def clean(
     report = report if report is not None else CleaningReport()
     chosen = {step.name for step in (choose_steps() if steps is None else steps)}
     single = [(step.name, step.start()) for step in TEXT_STEPS if step.name in chosen]
-    whole = [(step.name, step.start()) for step in SET_STEPS if step.name in chosen]
+    whole = [(step.name, step.start()) for step in LAST_STEPS if step.name in chosen]
     for name in (*(name for name, _ in single), *(name for name, _ in whole)):
         report.steps[name] += Counter()
     for dialogue in dialogues:

@@ -26,12 +26,17 @@ LINE_ENDS = re.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
 SPACES = re.compile("[ \t\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]+")
 AROUND_LINE = re.compile(" ?\n ?")
 BLANK_LINES = re.compile("\n{3,}")
-# Found in texts joined, begun and ended by NUL wherever `tidy` has something to do.
-UNTIDY = re.compile(
-    "[\r\t\v\f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]|  | \n|\n |\n\n\n|[ \n]\0|\0[ \n]"
+# What is looked for first, in all texts of a dialogue joined, begun and ended by NUL: where none of the strings and not
+# the pattern is found, the step has nothing to do. Searching plain strings is many times faster than a pattern.
+ESCAPED = ("&", "<")
+INVISIBLE = ("\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\u180e", "\u00ad")
+UNTIDY = (
+    *("\r", "\t", "\v", "\f", "\x85", "\xa0", "\u1680", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000"),
+    *map(chr, range(0x2000, 0x200B)),
+    *("  ", " \n", "\n ", "\n\n\n", " \0", "\n\0", "\0 ", "\0\n"),
 )
-# Found wherever `mask` may have something to do.
-PERSONAL = re.compile(r"[0-9]{3}|@|u/|(?i:微信号|wechat id|qq号)")
+PERSONAL = ("@", "u/", "微信号", "qq号", "QQ号", "Qq号", "qQ号")
+PERSONAL_TOO = re.compile(r"[0-9]{3}|(?i:wechat id)")
 
 
 def _character(match: re.Match[str]) -> str:

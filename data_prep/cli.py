@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from data_prep.cli_build import app as build_app
+from data_prep.cli_clean import clean
 from data_prep.cli_export import export, fetch
 from data_prep.errors import UserError
 from data_prep.records import (
@@ -23,6 +24,7 @@ from data_prep.records import (
     dump_line,
     iter_json_lines,
     read_records,
+    read_text,
     write_records,
 )
 
@@ -37,6 +39,7 @@ app = typer.Typer(
 app.add_typer(build_app, name="build")
 app.command(epilog="Example: esckit data export sharegpt esconv.jsonl --out esconv-sharegpt.jsonl")(export)
 app.command(epilog="Example: esckit data fetch esconv --out data/esconv")(fetch)
+app.command(epilog="Example: esckit data clean esconv.jsonl --out clean.jsonl --with mask")(clean)
 SHOWN = 20
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
@@ -211,6 +214,23 @@ def parse_fractions(text: str, option: str = "--fractions") -> dict[str, float]:
     return fractions
 
 
+NearOption = Annotated[
+    float, typer.Option(help="Similarity, 0.5 to 1, from which texts count as the same; 0 for equal texts only.")
+]
+
+
+def parse_names(text: str, required_by: str | None = None) -> tuple[str, ...]:
+    """Names separated by commas. Raises UserError when there is none and an option requires one."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if required_by and not names:
+        raise UserError(f"{required_by} names nothing; for example card,situation")
+    return names
+
+
+def parse_near(similarity: float) -> float | None:
+    return similarity if similarity else None
+
+
 @app.command(epilog="Example: esckit data split esconv.jsonl --out splits --fractions train=0.8,valid=0.1,test=0.1")
 def split(
     files: Annotated[list[Path], typer.Argument(help="JSON Lines files of dialogues, split as one set.")],
@@ -219,6 +239,16 @@ def split(
         "train=0.8,valid=0.1,test=0.1"
     ),
     seed: Annotated[int, typer.Option(help="Another seed gives another split.")] = 0,
+    group_by: Annotated[
+        str,
+        typer.Option(
+            help="What keeps dialogues together: card, situation, opening, text, source, meta.NAME, card.NAME."
+        ),
+    ] = "card,situation,opening,text",
+    stratify: Annotated[
+        str, typer.Option(help="Values every part gets its share of, for example language,meta.problem_type.")
+    ] = "",
+    near: NearOption = 0.8,
     as_json: JsonFlag = False,
 ) -> None:
     """Split dialogues so that no two parts share a card, a situation, an opening or a whole dialogue."""
@@ -228,21 +258,28 @@ def split(
     for file in files:
         refuse_overwriting(file, (out / f"{name}.jsonl" for name in wanted))
     dialogues = [dialogue for file in files for dialogue in read_records(file, Dialogue)]
-    parts = split_by_group(dialogues, wanted, seed)
+    parts = split_by_group(
+        dialogues, wanted, seed, parse_names(group_by, "--group-by"), parse_names(stratify), parse_near(near)
+    )
     rows = []
     for name, part in parts.items():
         target = out / f"{name}.jsonl"
         write_records(target, part)
         rows.append({"part": name, "dialogues": len(part), "share": len(part) / len(dialogues), "file": str(target)})
     if as_json:
-        print_json({"seed": seed, "parts": rows})
+        choices = {"group_by": parse_names(group_by), "stratify": parse_names(stratify), "near": parse_near(near)}
+        print_json({"seed": seed, **choices, "parts": rows})
     else:
         shown = [(row["part"], row["dialogues"], f"{row['share']:.3f}", row["file"]) for row in rows]
         print_table(f"{', '.join(map(str, files))}, seed {seed}", ("part", "dialogues", "share", "file"), shown)
 
 
 def read_dialogues_or_cards(path: Path) -> list[Dialogue] | list[RoleCard]:
-    """A JSONL file of either kind; the first record tells which."""
+    """A JSONL file of either kind, the first record tells which; or an official card file, which is a JSON list."""
+    if read_text(path).lstrip()[:1] == "[":
+        from data_prep.official import read_cards
+
+        return read_cards(path)
     _, first = next(iter_json_lines(path), ("", None))
     if isinstance(first, dict) and "turns" not in first and {"problem", "text"} & set(first):
         return read_records(path, RoleCard)
@@ -253,17 +290,26 @@ def read_dialogues_or_cards(path: Path) -> list[Dialogue] | list[RoleCard]:
 def leaks(
     a: Annotated[Path, typer.Argument(help="JSON Lines file of dialogues or role cards.")],
     b: Annotated[Path, typer.Argument(help="The other one.")],
+    near: NearOption = 0.8,
     as_json: JsonFlag = False,
 ) -> None:
-    """Count what two sets share: ids, cards, situations, openings, whole dialogues. --json lists the ids."""
-    from data_prep.splits import leak_report
+    """Count what two sets share: cards, situations, openings, dialogues, also nearly; --json lists the ids.
+
+    Either file may hold dialogues or role cards, the official card files too.
+    """
+    from data_prep.leaks import ABOUT, explain_cards, leak_report
 
     first, second = read_dialogues_or_cards(a), read_dialogues_or_cards(b)
-    report = leak_report(first, second)
+    report = leak_report(first, second, parse_near(near))
+    sentences = explain_cards(report, first, second)
     if as_json:
         content = {"a": str(a), "b": str(b), "records_a": len(first), "records_b": len(second)}
+        content |= {"near": parse_near(near), "cards": sentences}
         print_json({**content, "leaks": [leak.model_dump(mode="json") for leak in report]})
         return
     typer.echo(f"A: {a} ({len(first):,} records)\nB: {b} ({len(second):,} records)")
-    columns = ("kind", "shared", "records of A", "records of B")
-    print_table("shared", columns, [(leak.kind, leak.shared, len(leak.ids_a), len(leak.ids_b)) for leak in report])
+    columns = ("kind", "shared", "records of A", "records of B", "what it is")
+    rows = [(leak.kind, leak.shared, len(leak.ids_a), len(leak.ids_b), ABOUT[leak.kind]) for leak in report]
+    print_table("shared", columns, rows)
+    for sentence in sentences:
+        typer.echo(sentence)

@@ -1,38 +1,28 @@
 """Splits by group and what two sets share.
 
 Dialogues that share a role card, a situation, an opening or their whole text say the same thing twice: one on each
-side of a split makes a model look better than it is. `split_by_group` keeps them together; `leak_report` counts what
-two sets have in common.
+side of a split makes a model look better than it is. The same holds when only a few words differ, so near duplicates
+count as shared unless that is switched off. `split_by_group` keeps them together; `data_prep.leaks` counts what two
+sets have in common.
 """
 
 import hashlib
-import re
-import unicodedata
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from data_prep.errors import UserError
-from data_prep.records import Dialogue, Record, RoleCard
+from data_prep.normalising import CHINESE, normalised, word_count
+from data_prep.records import Dialogue, RoleCard
 
-KINDS = ("id", "card", "situation", "opening", "text")
+__all__ = ["CHINESE", "GROUP_KINDS", "NEAR", "groups", "keys_of", "normalised", "split_by_group", "word_count"]
+
+GROUP_KINDS = ("card", "situation", "opening", "text")
 # Greetings of a few words ("hi, how are you") open many dialogues that have nothing else in common.
 FEW_WORDS = 5
-CHINESE = re.compile("[\u3400-\u9fff]")
-BESIDE_CHINESE = re.compile("(?<=[\u3400-\u9fff]) | (?=[\u3400-\u9fff])")
-
-
-def normalised(text: str) -> str:
-    """Letters and digits only, in one case and width, single spaces: equal for texts that read the same."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    spaced = " ".join("".join(char if char.isalnum() else " " for char in folded).split())
-    # Chinese has no spaces of its own: what is left of its punctuation must not tell two texts apart.
-    return BESIDE_CHINESE.sub("", spaced)
-
-
-def word_count(text: str) -> float:
-    """Number of words of a normalised text; a Chinese character counts as half a word."""
-    others, chinese = CHINESE.subn(" ", text)
-    return len(others.split()) + chinese / 2
+# Similarity from which two texts count as the same.
+NEAR = 0.8
 
 
 def _card_keys(card: RoleCard) -> set[tuple[str, str]]:
@@ -43,7 +33,8 @@ def _card_keys(card: RoleCard) -> set[tuple[str, str]]:
     return keys
 
 
-def _opening(dialogue: Dialogue) -> str:
+def opening(dialogue: Dialogue) -> str:
+    """The seeker's first turn, normalised; empty when it has no more than five words."""
     first = next((turn.text for turn in dialogue.turns if turn.speaker == "seeker"), "")
     found = normalised(first)
     return found if word_count(found) > FEW_WORDS else ""
@@ -57,7 +48,7 @@ def keys_of(record: Dialogue | RoleCard) -> set[tuple[str, str]]:
     """
     if isinstance(record, RoleCard):
         return {key for key in {("id", record.id)} | _card_keys(record) if key[1]}
-    keys = {("id", record.id), ("opening", _opening(record))}
+    keys = {("id", record.id), ("opening", opening(record))}
     if record.card is not None:
         keys |= _card_keys(record.card)
     if record.situation is not None:
@@ -68,10 +59,59 @@ def keys_of(record: Dialogue | RoleCard) -> set[tuple[str, str]]:
     return {key for key in keys if key[1]}
 
 
-def groups(dialogues: Sequence[Dialogue]) -> list[list[Dialogue]]:
+def near_texts(record: Dialogue | RoleCard) -> Iterator[tuple[str, str]]:
+    """(kind, text) pairs in which near duplicates are looked for: situation, opening and whole text.
+
+    The problem of a card stands with the situations. Openings of a few words and texts of as few are left out.
+    """
+    card = record if isinstance(record, RoleCard) else record.card
+    situations = {card.problem} if card is not None else set()
+    if isinstance(record, Dialogue):
+        situations.add(record.situation)
+        yield "opening", opening(record)
+        yield "text", "\n".join(turn.text for turn in record.turns)
+    for text in sorted(situation for situation in situations if situation is not None):
+        # Two problems of a word or two ("job crisis", "job crises") are alike by chance.
+        if word_count(normalised(text)) > FEW_WORDS:
+            yield "situation", text
+
+
+def value_of(dialogue: Dialogue, key: str) -> str | None:
+    """The value of `language`, `source`, `meta.NAME` or `card.NAME` as text, None where the dialogue has none.
+
+    `NAME` may go deeper, `meta.a.b`. Raises UserError for any other key.
+    """
+    first, *path = key.split(".")
+    if first not in ("language", "source", "meta", "card") or bool(path) != (first in ("meta", "card")):
+        raise UserError(f"{key!r} is no key of a dialogue; expected language, source, meta.NAME or card.NAME")
+    value: Any = getattr(dialogue, first)
+    if first == "card" and value is not None:
+        value = value.model_dump(mode="json")
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    if value is None or value == [] or value == "":
+        return None
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _check_keys(dialogues: Sequence[Dialogue], keys: Sequence[str], option: str) -> None:
+    """Raises UserError for a key that no dialogue has a value for: it is misspelt."""
+    for key in keys:
+        if all(value_of(dialogue, key) is None for dialogue in dialogues):
+            raise UserError(f"{option}: no dialogue has a value for {key!r}; check its spelling")
+
+
+def groups(
+    dialogues: Sequence[Dialogue],
+    group_by: Sequence[str] = GROUP_KINDS,
+    near: float | None = None,
+) -> list[list[Dialogue]]:
     """Dialogues that must stay together: the connected components of "shares a key" (union-find).
 
-    Raises UserError when an id occurs twice.
+    `group_by` names kinds of `keys_of` and keys of `value_of`; a dialogue without a value shares it with none.
+    `near` is the similarity, 0.5 to 1, from which situations, openings and texts in `group_by` count as the same
+    (`data_prep.duplicates`); None for equal ones only.
+    Raises UserError when an id occurs twice and for an unknown or misspelt key.
     """
     parent = list(range(len(dialogues)))
 
@@ -81,16 +121,37 @@ def groups(dialogues: Sequence[Dialogue]) -> list[list[Dialogue]]:
             index = parent[index]
         return index
 
+    own = [key for key in group_by if key not in GROUP_KINDS]
+    _check_keys(dialogues, own, "--group-by")
+    seen: set[str] = set()
     owner: dict[tuple[str, str], int] = {}
     for index, dialogue in enumerate(dialogues):
-        if ("id", dialogue.id) in owner:
+        if dialogue.id in seen:
             raise UserError(f"dialogue id {dialogue.id!r} occurs twice; ids must differ within what is split")
-        for key in keys_of(dialogue):
+        seen.add(dialogue.id)
+        keys = {key for key in keys_of(dialogue) if key[0] in group_by}
+        keys |= {(key, value) for key in own if (value := value_of(dialogue, key)) is not None}
+        for key in keys:
             parent[root(index)] = root(owner.setdefault(key, index))
+    if near is not None:
+        _join_near(dialogues, [kind for kind in GROUP_KINDS if kind in group_by], near, parent, root)
     found: dict[int, list[Dialogue]] = defaultdict(list)
     for index, dialogue in enumerate(dialogues):
         found[root(index)].append(dialogue)
     return list(found.values())
+
+
+def _join_near(dialogues: Sequence[Dialogue], kinds: Sequence[str], near: float, parent: list[int], root: Any) -> None:
+    from data_prep.duplicates import near_pairs
+
+    # The order of ids, not of the file: what a full band leaves out must not depend on how a file is sorted.
+    ordered = sorted(range(len(dialogues)), key=lambda index: dialogues[index].id)
+    for kind in kinds:
+        texts = (
+            (index, text) for index in ordered for of_kind, text in near_texts(dialogues[index]) if of_kind == kind
+        )
+        for one, other in near_pairs(texts, near):
+            parent[root(other)] = root(one)
 
 
 def check_fractions(fractions: Mapping[str, float]) -> None:
@@ -105,64 +166,63 @@ def check_fractions(fractions: Mapping[str, float]) -> None:
 
 
 def split_by_group(
-    dialogues: Sequence[Dialogue], fractions: Mapping[str, float], seed: int
+    dialogues: Sequence[Dialogue],
+    fractions: Mapping[str, float],
+    seed: int,
+    group_by: Sequence[str] = GROUP_KINDS,
+    stratify: Sequence[str] = (),
+    near: float | None = NEAR,
 ) -> dict[str, list[Dialogue]]:
-    """Splits whole groups, so that no two parts share a card, situation, opening or text.
+    """Splits whole groups (see `groups`), so that no two parts share a card, situation, opening or text.
+
+    Near duplicates count as shared by default: a reworded situation or opening is the leak that equality misses.
+    `stratify` names keys of `value_of` whose values every part should have in its share; groups come first, so a
+    value that fills only one group stands in one part.
 
     The result depends on the dialogues and the seed, not on the order they come in; within a part they are ordered
-    by id. Groups are given out from large to small, each to the part that still lacks most, so a part misses its
-    share by less than the largest group (large groups therefore go to large parts).
-    Raises UserError for impossible fractions, repeated ids, and when there are too few groups to fill every part.
+    by id. Groups are given out from large to small, each to the part that still lacks most (of its dialogues and, with
+    `stratify`, of the group's values), so without `stratify` a part misses its share by less than the largest group
+    (large groups therefore go to large parts).
+    Raises UserError for impossible fractions, repeated ids, keys no dialogue has, and when there are too few groups
+    to fill every part.
     """
     check_fractions(fractions)
+    _check_keys(dialogues, stratify, "--stratify")
+    found = groups(dialogues, group_by, near)
+    labels = {
+        dialogue.id: [("", None), *((key, value_of(dialogue, key)) for key in stratify)] for dialogue in dialogues
+    }
+    totals = Counter(label for of_dialogue in labels.values() for label in of_dialogue)
 
-    def drawn(group: list[Dialogue]) -> tuple[int, str]:
+    def drawn(group: list[Dialogue]) -> tuple[int, int, str]:
         smallest = min(dialogue.id for dialogue in group)
-        return -len(group), hashlib.sha256(f"{seed}:{smallest}".encode()).hexdigest()
+        # Rare values first among groups of one size: the common ones can level the sizes afterwards.
+        rarest = min(totals[label] for dialogue in group for label in labels[dialogue.id])
+        return -len(group), rarest, hashlib.sha256(f"{seed}:{smallest}".encode()).hexdigest()
 
     parts: dict[str, list[Dialogue]] = {name: [] for name in fractions}
-    found = sorted(groups(dialogues), key=drawn)
-    for group in found:
-        lacking = max(fractions, key=lambda name: fractions[name] * len(dialogues) - len(parts[name]))
-        parts[lacking] += group
+    given: dict[str, Counter[tuple[str, str | None]]] = {name: Counter() for name in fractions}
+    # How much of each value is to be shared out: all of it, or, so that no part gets all of one value before the
+    # others get any, what has been given out up to and with this group.
+    due = Counter(totals)
+    if stratify:
+        due.clear()
+    for group in sorted(found, key=drawn):
+        held = Counter(label for dialogue in group for label in labels[dialogue.id])
+        if stratify:
+            due += held
+        lacks = {
+            name: sum(count * (fractions[name] * due[label] - given[name][label]) for label, count in held.items())
+            for name in fractions
+        }
+        chosen = max(fractions, key=lacks.__getitem__)
+        parts[chosen] += group
+        given[chosen] += held
     for name, part in parts.items():
         if not part:
             raise UserError(
                 f"split {name!r} would be empty: {len(dialogues)} dialogues make only {len(found)} separate groups; "
-                "use fewer parts or other fractions"
+                "use fewer parts, other fractions, or group by less (--group-by, --near)"
             )
         part.sort(key=lambda dialogue: dialogue.id)
     return parts
-
-
-class Leak(Record):
-    """What two sets share of one kind: how many distinct things, and the records concerned on each side."""
-
-    kind: str
-    shared: int
-    ids_a: tuple[str, ...] = ()
-    ids_b: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.shared} shared, {len(self.ids_a)} records of A and {len(self.ids_b)} of B"
-
-
-def leak_report(a: Iterable[Dialogue | RoleCard], b: Iterable[Dialogue | RoleCard]) -> list[Leak]:
-    """What `a` and `b` have in common, one entry for each of KINDS in that order; nothing shared gives zeros.
-
-    Each side may hold dialogues or role cards: cards made from a dataset leak into it by their problem. Kinds
-    overlap on purpose: the same dialogue on both sides shares its opening as well as its text.
-    """
-    sides = []
-    for records in (a, b):
-        ids: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for record in records:
-            for key in keys_of(record):
-                ids[key].append(record.id)
-        sides.append(ids)
-    report = []
-    for kind in KINDS:
-        common = [key for key in sides[0] if key[0] == kind and key in sides[1]]
-        concerned = [tuple(sorted({found for key in common for found in side[key]})) for side in sides]
-        report.append(Leak(kind=kind, shared=len(common), ids_a=concerned[0], ids_b=concerned[1]))
-    return report

@@ -140,17 +140,25 @@ def test_mistakes_in_convert(folder):
 def test_split_then_leaks(folder):
     put(folder / "train.txt", [record(n) for n in range(20)])
     call("convert", "esconv", "train.txt", "--out", "all.jsonl")
-    result = call("split", "all.jsonl", "--out", "parts", "--fractions", "train=0.8,test=0.2", "--seed", "3", "--json")
+    options = ("--fractions", "train=0.8,test=0.2", "--seed", "3", "--near", "0", "--json")
+    result = call("split", "all.jsonl", "--out", "parts", *options)
     assert result.exit_code == 0, result.output
     shown = json.loads(result.output)
     assert shown["seed"] == 3
     assert [(part["part"], part["dialogues"]) for part in shown["parts"]] == [("train", 16), ("test", 4)]
     ids = [d.id for name in ("train", "test") for d in read_records(f"parts/{name}.jsonl", Dialogue)]
     assert len(ids) == len(set(ids)) == 20
-    assert "0.800" in call("split", "all.jsonl", "--out", "again").output
+    assert "0.800" in call("split", "all.jsonl", "--out", "again", "--near", "0").output
+    # The records differ in a number only: near duplicates, all of them.
+    assert "make only 1 separate groups" in fails("split", "all.jsonl", "--out", "again")
+    assert "expected a number from 0.5 to 1" in fails("split", "all.jsonl", "--out", "again", "--near", "0.3")
+    assert "--group-by: no dialogue has" in fails("split", "all.jsonl", "--out", "again", "--group-by", "meta.topic")
+    assert "--group-by names nothing" in fails("split", "all.jsonl", "--out", "again", "--group-by", ",")
+    by_kind = call("split", "all.jsonl", "--out", "again", "--near", "0", "--stratify", "meta.problem_type", "--json")
+    assert json.loads(by_kind.output)["stratify"] == ["meta.problem_type"]
 
-    clean = json.loads(call("leaks", "parts/train.jsonl", "parts/test.jsonl", "--json").output)
-    assert [leak["shared"] for leak in clean["leaks"]] == [0, 0, 0, 0, 0]
+    clean = json.loads(call("leaks", "parts/train.jsonl", "parts/test.jsonl", "--near", "0", "--json").output)
+    assert [leak["shared"] for leak in clean["leaks"]] == [0] * 7
     full = call("leaks", "parts/test.jsonl", "all.jsonl")
     assert full.exit_code == 0
     assert "opening" in full.output
@@ -166,6 +174,14 @@ def test_leaks_between_cards_and_dialogues(folder):
     put(folder / "cards.jsonl", [card])
     leaks = json.loads(call("leaks", "d.jsonl", "cards.jsonl", "--json").output)["leaks"]
     assert {leak["kind"]: leak["ids_b"] for leak in leaks}["situation"] == ["c"]
+    base = "Age: 31\nProblem: Situation 1."
+    official = [{"base": base, "res": "家庭生活", "source": "ESconv", "language": "english", "id": 3}]
+    (folder / "official.json").write_text(json.dumps(official, indent=4), encoding="utf-8")
+    shown = call("leaks", "d.jsonl", "official.json")
+    assert "1 of the 1 cards of B name the dataset of A as their source" in " ".join(shown.output.split())
+    report = json.loads(call("leaks", "d.jsonl", "official.json", "--json").output)
+    assert {leak["kind"]: leak["ids_b"] for leak in report["leaks"]}["card_source"] == ["3"]
+    assert len(report["cards"]) == 1
     put(folder / "cards.jsonl", [{**card, "age": 3}])
     assert "cards.jsonl:1: age: found int" in fails("leaks", "d.jsonl", "cards.jsonl")
 
@@ -190,7 +206,7 @@ def test_mistakes_in_split(folder, fractions, says):
     assert sorted(path.name for path in folder.iterdir()) == ["all.jsonl", "train.txt"]
 
 
-@pytest.mark.parametrize("command", ["sources", "convert", "split", "leaks"])
+@pytest.mark.parametrize("command", ["sources", "convert", "clean", "split", "leaks"])
 def test_every_command_has_an_example_in_its_help(command):
     shown = call(command, "--help")
     assert shown.exit_code == 0

@@ -1,0 +1,212 @@
+"""Crisis content: which turns speak of suicide, self-harm or abuse, in English and Chinese.
+
+A lexicon, not a judgment: it marks what a person should look at, and it neither changes nor removes a word. Figures
+of speech are taken out before looking (I nearly died laughing, 我快笑死了). What is denied, feared or said of somebody
+else is marked all the same, since a reader must see it too; what is only hinted at is missed. Of 20 sentences about a
+crisis written after the lexicon it found 11, of 22 others it marked none (tests/data_prep/test_crisis.py): that there
+is no mark means nothing.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+Kind = Literal["suicide", "self-harm", "abuse"]
+KINDS: tuple[Kind, ...] = ("suicide", "self-harm", "abuse")
+
+MYSELF = r"(?:my|him|her|your|them|our|one)sel(?:f|ves)"
+NOT_WANT = r"(?:do not|don't|dont|did not|didn't|no longer|not) (?:even )?(?:want|wanna|wish)(?: to)?"
+WANT = (
+    r"(?:want(?:ed|s)? to|wanna|wish(?:ed)? (?:i could|to)|ready to|rather|hope i|plan(?:ned|ning)? to|tr(?:y|ied) to)"
+)
+HURTING = (
+    r"(?:beats?|beating|hits?|hitting|punch(?:es|ed|ing)?|chok(?:es?|ed|ing)|slap(?:s|ped|ping)?|kick(?:s|ed|ing)?)"
+)
+SOMEBODY = (
+    r"(?:he|she|they|husband|wife|boyfriend|girlfriend|dad|father|mom|mum|mother|partner|ex|brother"
+    r"|step(?:dad|father|mom))"
+)
+
+# Figures of speech and everyday uses, taken out of the text first.
+FIGURES = re.compile(
+    "|".join(
+        (
+            r"suicide squad|suicide doors?|die[ -]hard",
+            rf"(?:kill(?:ed|ing)?|hurt(?:ing)?) {MYSELF} (?:laughing|at the gym|working out|playing|running|falling)",
+            r"(?:die[ds]?|dying|dead) (?:of|from) (?:laughter|laughing|embarrassment|boredom|old age)",
+            r"die[ds]? laughing",
+            rf"cut(?:ting)? {MYSELF} (?:off|some|a|out|short|shaving|loose|down|while|cooking|on)",
+            rf"burn(?:ed|t|ing)? {MYSELF} (?:out|on|cooking|while)|sho(?:t|ot|oting) {MYSELF} in the foot",
+            r"(?:end|tak(?:e|ing)|took) (?:my|his|her|their) life (?:back|into|to the|in|for granted|serious\w*)\b",
+            rf"{HURTING} me (?:up about|at|to (?:it|the)|back|with (?:a|the) (?:question|news|bill)|out|that|off|down)",
+            r"abus(?:e|ed|ing) (?:of )?(?:alcohol|drugs|substances|the system|privileges?)",
+            r"(?:trying|want(?:ed)?|going) to live (?:here|there|with|in|at|together|on|alone|near)",
+            # 笑死我了, 累死了, 急死人, 想死你了: "to death" as "very"
+            r"[笑累饿困热冷气急烦吓忙痛疼渴撑聊尬慕馋吵丑帅美爱乐羞堵晒闷苦难怕恨背愁]死(?:[我人你他她]|个人)?(?:了|啦|掉)?",
+            r"想死[你他她][们]?了?|打死我?也|死[机板党心记磕守扛角结脑贵缠活线]|死循环|死皮赖脸|死对头|死胡同|该死|半死|跳楼[价机大]",
+            r"不想活[得成在动跃]|活不下去了?的(?:植物|花|鱼)|自杀式|自杀小队|烧炭烤|虐待狂",
+            r"打我的?(?:电话|手机|主意|招呼|气|喊)|打我(?:这个电话|一个措手不及)|侵犯(?:了)?(?:隐私|版权|专利)",
+        )
+    )
+)
+# Per kind: words of which one must occur for the pattern to be tried (a plain search is many times faster), pattern.
+TERMS: tuple[tuple[Kind, tuple[str, ...], str], ...] = (
+    ("suicide", ("suicid", "kms"), r"\bsuicid(?:e|es|al|ality|ally)\b|\bkms\b"),
+    (
+        "suicide",
+        ("kill", "hang", "shoot", "shot"),
+        rf"\b(?:kill(?:ed|ing)?|hang(?:ed|ing)?|shoot(?:ing)?|shot) {MYSELF}\b",
+    ),
+    (
+        "suicide",
+        (" life", "end it", "ending it"),
+        r"\b(?:end(?:ed|ing)?|tak(?:e|ing)|took) (?:my|his|her|their)(?: own)? life\b",
+    ),
+    ("suicide", ("it all",), r"\b(?:want(?:ed)? to|just|could|going to|about|of|wanna) end(?:ing)? it all\b"),
+    ("suicide", ("die",), rf"\b{WANT}(?: just)? die\b"),
+    (
+        "suicide",
+        ("dead",),
+        r"\b(?:wish(?:ed)? (?:that )?i (?:was|were)|better off|rather be|want(?:ed)? to be)(?: all)? dead\b",
+    ),
+    (
+        "suicide",
+        ("live", "living", "alive", "exist"),
+        rf"\b{NOT_WANT} (?:live|be alive|exist|go on living)\b(?! \w+ (?:my|the|a)\b)",
+    ),
+    (
+        "suicide",
+        ("live", "living"),
+        r"\b(?:tired of living|(?:no|any|the) (?:point|reason)(?: in| to| for)? (?:living|live)|"
+        r"nothing (?:left )?to live for)\b",
+    ),
+    (
+        "suicide",
+        ("living", "wake up", "here any"),
+        rf"\b(?:not worth living|{NOT_WANT} (?:wake up|be here any ?more)|never wak(?:e|ing) up)\b",
+    ),
+    ("suicide", ("overdos",), r"\b(?:to|about|i|by|an|of) overdos(?:e|ed|ing)\b"),
+    (
+        "suicide",
+        ("jump",),
+        r"\bjump(?:ing|ed)? (?:off|from) (?:a|the|this|my) (?:bridge|roof|building|balcony|cliff)\b",
+    ),
+    ("suicide", ("自杀", "自殺", "轻生", "輕生"), r"自[杀殺]|[轻輕]生"),
+    (
+        "suicide",
+        ("寻死", "短见", "自尽", "了断", "一死了", "算了"),
+        r"寻死|寻短见|自尽|自我了断|一死了之|死(?:了|掉)算了",
+    ),
+    (
+        "suicide",
+        ("死",),
+        r"(?:[想要]|宁愿|不如|准备|打算|恨不得)(?:去)?死(?![了]?[你他她])|死的?(?:念头|想法)|(?:怎么|如何|怎样)(?:去)?死(?!记|扛|撑)|死了(?:就|更|最|才|也)(?:好|解脱|轻松)",
+    ),
+    (
+        "suicide",
+        ("活",),
+        r"(?:不想|不愿|没勇气|没有勇气)(?:再|继续)?活|活(?:不下去|够了)|活(?:着|下去)(?:真|也|还|就)?(?:没|无|有什么)(?:有|什么|啥)?意[思义]",
+    ),
+    ("suicide", ("世界", "人世"), r"(?:[想要]|准备|打算)(?:就此|彻底)?(?:离开|告别)(?:这个|这)?(?:世界|人世)"),
+    ("suicide", ("生命", "性命"), r"(?:结束|了结|放弃)(?:掉|了)?(?:我|自己|他|她)?的?(?:生命|性命)"),
+    (
+        "suicide",
+        ("跳", "上吊", "吞药", "安眠药", "烧炭"),
+        r"跳楼|[想要去]跳(?:[河桥海江]|下去)|上吊|吞药|烧炭|吃(?:了|下)?(?:很多|大量|一瓶|整瓶)安眠药",
+    ),
+    ("self-harm", ("harm", "injur"), rf"\bself[- ]?(?:harm|injur)\w*|\b(?:harm|injur)(?:e|ed|ing)? {MYSELF}\b"),
+    (
+        "self-harm",
+        ("cut", "hurt", "burn", "starv"),
+        r"\b(?:cut(?:ting)?|hurt(?:ing)?|burn(?:ed|ing|t)?|starv(?:e|ed|ing)) (?:my|him|her|them)sel(?:f|ves)\b",
+    ),
+    (
+        "self-harm",
+        ("wrist", "my arm", "thigh"),
+        r"\b(?:cut(?:ting)?|slit(?:ting)?) (?:my|her|his) (?:wrists?|arms?|thighs?)\b",
+    ),
+    ("self-harm", ("自残", "自殘", "自伤", "自傷", "自虐", "割腕"), r"自[残殘虐]|(?<!源)自[伤傷](?!害)|割腕"),
+    (
+        "self-harm",
+        ("伤害", "傷害", "割", "划"),
+        r"[伤傷]害(?:到|了|过)?(?:我)?自己(?!的)|划(?:了|伤|破)?(?:我的?|自己的?)?手[臂腕]|(?<![规计策谋])[割划](?:伤)?自己",
+    ),
+    (
+        "abuse",
+        ("abus",),
+        r"\b(?:sexual|physical|emotional|verbal|mental|domestic|child|childhood)(?:ly)? abus\w+|\babus(?:ive|ers?)\b",
+    ),
+    (
+        "abuse",
+        ("abus",),
+        r"\b(?:was|were|being|been|gets?|got) (?:\w+ly )?abused\b|\babus(?:es?|ed|ing) (?:me|her|him|us|them|my)\b",
+    ),
+    (
+        "abuse",
+        ("rape", "raping", "rapist", "molest", "assault"),
+        r"\brap(?:ed|es?|ist|ing) ?\b(?! seed)|\bmolest\w*|\bsexual(?:ly)? assault\w*",
+    ),
+    (
+        "abuse",
+        ("beat", "hit", "punch", "chok", "slap", "kick"),
+        rf"\b{SOMEBODY}(?: \w+){{0,3}} {HURTING} (?:me|us|my (?:mom|mother|sister|kids|son|daughter))\b",
+    ),
+    ("abuse", ("violen",), r"\bdomestic violence\b|\bviolent (?:with|towards?|to) (?:me|us|her|my)\b"),
+    ("abuse", ("虐待", "家暴", "暴力", "施暴"), r"虐待|家暴|家庭暴力|施暴"),
+    (
+        "abuse",
+        ("性侵", "强奸", "強姦", "强暴", "猥", "骚扰", "侵犯"),
+        r"性侵|[强強][奸姦暴]|猥[亵褻]|性骚扰|被\w{0,4}侵犯",
+    ),
+    (
+        "abuse",
+        ("打", "掐", "踢", "揍"),
+        r"毒打|殴打|动手打|被\w{0,6}(?:打骂|暴打)|[爸妈亲母公夫友婆妻他她](?:[就又会还总老常喝醉酒了后动手一直经常每天从小曾]{0,8})[打掐踢揍](?:了)?我",
+    ),
+)
+COMPILED = tuple((kind, anchors, re.compile(pattern)) for kind, anchors, pattern in TERMS)
+ANCHORS = tuple(sorted({anchor for _, anchors, _ in TERMS for anchor in anchors}))
+# Chinese anchors by their last character, mostly the rarer one: a set of the text's characters tells most of them off.
+BY_CHARACTER = tuple((anchor[-1], anchor) for anchor in ANCHORS if not anchor.isascii())
+IN_LATIN = tuple(anchor for anchor in ANCHORS if anchor.isascii())
+LATIN_WORD = re.compile("[a-z]{3}")
+
+
+def _plain(text: str) -> str:
+    for curly in "\u2019\u2018\u02bc":
+        text = text.replace(curly, "'")
+    return text.replace("\n", " ").lower()
+
+
+def crisis_kinds(text: str) -> tuple[Kind, ...]:
+    """Kinds of crisis content a text speaks of, in the order of KINDS; empty for most texts.
+
+    Both languages are looked for in every text: people mix them.
+    """
+    lowered = _plain(text)
+    likely = [(kind, pattern) for kind, pattern in _likely(lowered) if pattern.search(lowered)]
+    if not likely:
+        return ()
+    literal = FIGURES.sub(" ~ ", lowered)
+    found = {kind for kind, pattern in likely if pattern.search(literal)}
+    return tuple(kind for kind in KINDS if kind in found)
+
+
+def _likely(lowered: str) -> Iterator[tuple[Kind, re.Pattern[str]]]:
+    present: set[str] = set()
+    if LATIN_WORD.search(lowered):
+        present.update(anchor for anchor in IN_LATIN if anchor in lowered)
+    if not lowered.isascii():
+        characters = set(lowered)
+        present.update(anchor for last, anchor in BY_CHARACTER if last in characters and anchor in lowered)
+    if present:
+        for kind, anchors, pattern in COMPILED:
+            if not present.isdisjoint(anchors):
+                yield kind, pattern
+
+
+def may_have_crisis(texts: Iterable[str]) -> bool:
+    """False when `crisis_kinds` finds nothing in any of the texts; looks at all of them at once, which is quicker."""
+    # No pattern matches across a NUL: none of them names it, and "any character" never stands in them.
+    lowered = _plain("\0".join(texts))
+    return any(pattern.search(lowered) for _, pattern in _likely(lowered))

@@ -9,6 +9,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,16 +86,16 @@ def export_cells(path: Path, tasks: Any, rubric: Rubric) -> Iterator[Cell | Faul
     if tasks and not any("annotations" in task for task in tasks):
         raise UserError(f"{path}: no task has annotations; export as JSON (not JSON-MIN), after labelling")
     for row, task in enumerate(tasks, start=1):
-        name = f"task {identifier(task.get('id')) or row}"[:40]
+        place = Place(str(path), task=(identifier(task.get("id")) or f"number {row}")[:40])
         data, annotations = task.get("data"), task.get("annotations")
         if not isinstance(data, dict) or not isinstance(annotations, list):
-            yield Fault(Place(str(path), row, None, name), "has no data or no annotations; export the project as JSON")
+            yield Fault(place, "has no data or no annotations; export the project as JSON")
             continue
         for annotation in annotations:
             if not isinstance(annotation, dict):
-                yield Fault(Place(str(path), row, None, name), "holds an annotation that is no object")
+                yield Fault(place, "holds an annotation that is no object")
                 continue
-            yield from annotation_cells(Place(str(path), row, None, name), data, annotation, rubric)
+            yield from annotation_cells(place, data, annotation, rubric)
 
 
 def rater_of(data: Mapping[str, Any], annotation: Mapping[str, Any]) -> str:
@@ -118,7 +119,7 @@ def annotation_cells(
     for entry in result if isinstance(result, list) else ():
         name = identifier(entry.get("from_name")) if isinstance(entry, dict) else ""
         value = entry.get("value") if isinstance(entry, dict) else None
-        place = Place(task.file, task.row, name[:20] or None, task.sheet)
+        place = replace(task, column=name[:20] or None)
         if name == NOTE:
             texts = value.get("text") if isinstance(value, dict) else None
             note = " ".join(map(str, texts)) if isinstance(texts, list) else texts
@@ -138,7 +139,7 @@ def annotation_cells(
         if dimension in refused:
             continue
         yield Cell(
-            place=Place(task.file, task.row, dimension, task.sheet),
+            place=replace(task, column=dimension),
             rater=rater_of(data, annotation),
             dimension=dimension,
             value="skipped" if skipped and dimension not in typed else typed.get(dimension),

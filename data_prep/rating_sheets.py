@@ -174,6 +174,8 @@ def write_xlsx(
 def write_cell(sheet: Any, row: int, column: int, text: str) -> Any:
     """Writes a text that stays text, whatever it begins with, also after somebody has edited the cell."""
     cell = sheet.cell(row, column)
+    if not text:
+        return cell
     cell.value = EXCEL_ESCAPE.sub("_x005F_", text)
     cell.data_type = "s"
     if text.startswith(FORMULA_STARTS):

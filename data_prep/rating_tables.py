@@ -28,13 +28,17 @@ HEADINGS = {
     "rubric": ("rubric",),
     "dimension": ("dimension", "维度"),
     "value": ("value", "rating", "score", "分数"),
-    "note": ("note", "reason", "备注"),
+    "note": ("note", "备注"),
+    "reason": ("reason", "原因"),
 }
 # Columns that stand in sheets for people to read.
 READ_BY_PEOPLE = ("dialogue", "对话", "language", "语言")
-SCALE_IN_BRACKETS = re.compile(r"\s*[(（][^()（）]*[)）]\s*$")
+SCALE_IN_BRACKETS = re.compile(r"\s*[(（]\s*-?\d+\s*(-|–|—|~|to|至|到)\s*-?\d+\s*[)）]\s*$")
 CONTINUED = re.compile(r"\s+\d+$")
 LARGEST_XLSX = 400_000_000
+INSTRUCTION_SHEETS = {"en": "Instructions", "zh": "说明"}
+# What makes a spreadsheet take a text for a formula when it opens a CSV file.
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
 
 
 @dataclass
@@ -49,9 +53,14 @@ class Columns:
         return "dimension" in self.fields and "value" in self.fields
 
 
+def as_typed(value: Any) -> Any:
+    """The value without the apostrophe that our CSV sheets put before what would be taken for a formula."""
+    return value[1:] if isinstance(value, str) and value[:1] == "'" and value[1:2] in FORMULA_STARTS else value
+
+
 def bare(heading: Any) -> str:
-    """A heading to be compared: no brackets, no case, no outer spaces."""
-    return SCALE_IN_BRACKETS.sub("", str(heading).strip()).strip().casefold()
+    """A heading to be compared: no scale in brackets, no case, no outer spaces."""
+    return SCALE_IN_BRACKETS.sub("", str(as_typed(heading)).strip()).strip().casefold()
 
 
 def dimension_headings(rubric: Rubric) -> dict[str, str]:
@@ -146,9 +155,7 @@ def row_cells(values: Sequence[Any], columns: Columns, place: Callable[[int | No
     """Cells of one row: one of a long table, one a dimension of a wide one."""
 
     def value_of(index: int | None) -> Any:
-        found = values[index] if index is not None and index < len(values) else None
-        # Undoes the apostrophe that our CSV sheets put before what a spreadsheet would take for a formula.
-        return found[1:] if isinstance(found, str) and found[:1] == "'" and found[1:2] in FORMULA_STARTS else found
+        return as_typed(values[index]) if index is not None and index < len(values) else None
 
     fields = {name: value_of(index) for name, index in columns.fields.items()}
     common = {
@@ -163,13 +170,11 @@ def row_cells(values: Sequence[Any], columns: Columns, place: Callable[[int | No
         if not dimension:
             yield Fault(place(columns.fields["dimension"]), "no dimension in this row")
             return
-        yield Cell(place(columns.fields["value"]), dimension=dimension, value=fields["value"], **common)
+        reason = fields.get("reason")
+        yield Cell(place(columns.fields["value"]), dimension=dimension, value=fields["value"], reason=reason, **common)
         return
     for dimension, index in columns.dimensions.items():
         yield Cell(place(index), dimension=dimension, value=value_of(index), **common)
-
-
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
 
 
 def csv_cells(path: Path, text: str, rubric: Rubric, ignore: Collection[str]) -> Iterator[Cell | Fault]:
@@ -232,9 +237,6 @@ def xlsx_cells(path: Path, rubric: Rubric, ignore: Collection[str]) -> Iterator[
                 yield Fault(Place(str(path), sheet=sheet.title), "is damaged from here on; save the workbook again")
     finally:
         workbook.close()
-
-
-INSTRUCTION_SHEETS = {"en": "Instructions", "zh": "说明"}
 
 
 def cell_value(cell: Any) -> Any:

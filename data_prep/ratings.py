@@ -13,7 +13,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -38,19 +38,24 @@ LONG_FIELDS = ("dialogue_id", "item", "rater", "rubric", "dimension", "value", "
 
 @dataclass(frozen=True)
 class Place:
-    """Where a cell stands. `row` counts as a spreadsheet shows it, from 1; in JSON Lines it is the line."""
+    """Where a cell stands: a row as a spreadsheet counts it, from 1; a line of JSON Lines; a task of Label Studio."""
 
     file: str
     row: int | None = None
     column: str | None = None
     sheet: str | None = None
     line: int | None = None
-    """Line of a CSV row in a text editor, where cells with line breaks make it differ from the row."""
+    """Line in a text editor; of a CSV row it is its last line, which differs where cells hold line breaks."""
+    task: str | None = None
 
     def __str__(self) -> str:
         parts = [self.file]
         if self.sheet is not None:
             parts.append(f"sheet {self.sheet}")
+        if self.task is not None:
+            parts.append(f"task {self.task}")
+        if self.row is None and self.line is not None:
+            parts.append(f"line {self.line}")
         if self.row is not None:
             parts.append(f"row {self.row}" + (f" (line {self.line})" if self.line not in (None, self.row) else ""))
         if self.column is not None:
@@ -82,6 +87,8 @@ class Cell:
     rubric: Any = None
     note: Any = None
     """What the rater wrote beside it; becomes part of the reason when the value is missing."""
+    reason: Any = None
+    """Why the value is missing, where the file has a place for that."""
 
 
 @dataclass
@@ -171,17 +178,17 @@ class CellChecker:
     kept: dict[tuple[str, str, str], tuple[Place, Rating]] = field(default_factory=dict)
     cells: int = 0
     _contradicted: set[tuple[str, str, str]] = field(default_factory=set)
-    _told: set[tuple[str, int | None, str | None, str]] = field(default_factory=set)
+    _told: set[tuple[Place, str]] = field(default_factory=set)
 
     def fault(self, place: Place, message: str) -> None:
         self.faults.append(Fault(place, message))
 
     def row_fault(self, place: Place, message: str) -> None:
         """A fault of a whole row is told once, not once a cell."""
-        told = (place.file, place.row, place.sheet, message)
-        if told not in self._told:
-            self._told.add(told)
-            self.fault(Place(place.file, place.row, None, place.sheet, place.line), message)
+        whole = replace(place, column=None)
+        if (whole, message) not in self._told:
+            self._told.add((whole, message))
+            self.fault(whole, message)
 
     def check(self, cell: Cell) -> None:
         """Keeps the cell's rating, or reports why not."""
@@ -206,11 +213,9 @@ class CellChecker:
         except ValueError as error:
             self.fault(cell.place, str(error))
             return
-        note = identifier(cell.note)
-        if value is not None:
-            reason = None
-        elif note:
-            reason = f"{reason}; note: {note}"
+        if value is None:
+            reason, note = identifier(cell.reason) or reason, identifier(cell.note)
+            reason = f"{reason}; note: {note}" if note else reason
         rating = Rating(
             dialogue_id=dialogue_id,
             rater=rater,
@@ -339,7 +344,7 @@ def read_cells(path: Path, rubric: Rubric, ignore: Collection[str] = ()) -> Iter
 def json_line_cells(path: Path) -> Iterator[Cell | Fault]:
     """JSON Lines, one rating a line with the fields of a Rating record; a faulty line does not end the reading."""
     for number, line in enumerate(read_text(path).split("\n"), start=1):
-        place = Place(str(path), number)
+        place = Place(str(path), line=number)
         if not line.strip():
             continue
         try:
@@ -357,16 +362,15 @@ def json_line_cells(path: Path) -> Iterator[Cell | Fault]:
         elif absent:
             yield Fault(place, f"has no field {absent[0]!r}; write null for a missing value")
         else:
-            reason = value.get("reason")
             yield Cell(
-                Place(str(path), number, identifier(value["dimension"])[:20]),
+                replace(place, column=identifier(value["dimension"])[:20]),
                 value.get("rater"),
                 identifier(value["dimension"]),
                 value["value"],
                 value.get("dialogue_id"),
                 value.get("item"),
                 value.get("rubric"),
-                reason,
+                reason=value.get("reason"),
             )
 
 

@@ -43,7 +43,7 @@ def by_median(values: Mapping[str, float]) -> Decision:
     has the better claim, and always taking the lower (or upper) one would shift every figure."""
     middle = median(values.values())
     if middle != int(middle):
-        return None, f"the median {middle:g} of {len(values)} raters lies between two levels"
+        return None, f"the median of {len(values)} raters lies between two levels"
     return float(middle), None
 
 

@@ -271,6 +271,10 @@ def agree_command(
         settings = {"rubric": chosen.name, "rubric_sha": chosen.sha, "seed": seed, "resamples": resamples}
         print_json({**settings, "confidence": 0.95, "dimensions": content})
         return
+    if len(found) > 1:
+        short = ("alpha", "kappa", "ac2", "icc_all", "within_one")
+        overview = [(one.dimension, one.shared, *(shown(one.figures[name].value) for name in short)) for one in found]
+        print_table("all dimensions", ("dimension", "shared dialogues", *short), overview)
     for one in found:
         title = (
             f"{one.dimension}: {one.shared} of {one.dialogues} dialogues rated by two or more, {one.missing} missing"
@@ -286,4 +290,4 @@ def agree_command(
 
 
 def shown(value: float | None) -> str:
-    return "missing" if value is None else f"{value:.2f}"
+    return "undefined" if value is None else f"{value:.2f}"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.errors import UserError
+from data_prep.rating_cells import Cell, Fault, Place, did_you_mean, identifier
 from data_prep.rating_keys import RatingKey
-from data_prep.ratings import Cell, Fault, Place, did_you_mean, identifier
 from data_prep.records import Dialogue, Language
 from data_prep.rubric import Rubric
 

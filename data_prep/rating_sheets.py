@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.errors import UserError
+from data_prep.rating_cells import Place
 from data_prep.rating_keys import RatingKey, write_json_record
-from data_prep.rating_tables import FORMULA_STARTS, INSTRUCTION_SHEETS
+from data_prep.rating_tables import FORMULA_STARTS, INSTRUCTION_SHEETS, read_header
 from data_prep.records import Dialogue, Language, write_text
 from data_prep.rubric import Dimension, Rubric
 
@@ -107,6 +108,16 @@ def header(rubric: Rubric, language: Language, dialogue_columns: int) -> list[st
         *(heading(dimension, language) for dimension in rubric.dimensions),
         words["note"],
     ]
+
+
+def check_headings(rubric: Rubric, language: Language) -> None:
+    """Raises UserError when a filled sheet could not be read back, because two titles of the rubric look the same."""
+    columns, faults = read_header(header(rubric, language, 1), rubric, (), lambda index: Place("sheet"))
+    if faults or list(columns.dimensions) != rubric.names():
+        raise UserError(
+            f"rubric {rubric.name}: its titles in {language} do not tell the columns of a sheet apart; give every "
+            "dimension a title that is not another's title, name or official key, nor a column's name"
+        )
 
 
 def sheet_rows(rater: str, key: RatingKey, dialogues: Mapping[str, Dialogue]) -> list[tuple[str, list[str]]]:
@@ -258,6 +269,7 @@ def write_export(
 
     if (out / "key.json").exists() or (out / "sheets").exists():
         raise UserError(f"{out}: holds an export already, perhaps a filled one; choose another --out")
+    check_headings(rubric, language)
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
     files: list[Path] = []
 

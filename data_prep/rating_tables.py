@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.errors import UserError
-from data_prep.ratings import Cell, Fault, Place, did_you_mean
+from data_prep.rating_cells import Cell, Fault, Place, did_you_mean
 from data_prep.rubric import Rubric
 
 # What a column means -> its heading in any language, case-folded.

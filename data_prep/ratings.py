@@ -8,87 +8,18 @@ missing because it was "left empty"; or a word for missing such as "N/A", which 
 is a fault: no value is guessed.
 """
 
-import datetime
-import re
-import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from data_prep.errors import UserError
+from data_prep.rating_cells import LEFT_EMPTY, Cell, Fault, Place, did_you_mean, identifier, like_id, read_level, short
 from data_prep.rating_keys import RatingKey
 from data_prep.records import Rating, parse_json, read_text
-from data_prep.rubric import Dimension, Rubric
+from data_prep.rubric import Rubric
 
-LEFT_EMPTY = "left empty"
-# What people and programs write for "no value"; compared case-folded.
-MISSING_WORDS = frozenset(
-    [
-        *("n/a", "na", "n.a.", "none", "null", "nil", "nan", "missing", "skip", "skipped"),
-        *("-", "--", "–", "—", "/", "?", "不适用", "无", "缺失", "没有", "未评", "跳过", "空"),
-    ]
-)
-NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
-DATE_LIKE = re.compile(r"\d{1,4}[-/.年]\d{1,2}([-/.月]\d{1,4}日?)?|\d{1,2}[- ][A-Za-z]{3}|[A-Za-z]{3}[- ]\d{1,2}")
 LONG_FIELDS = ("dialogue_id", "item", "rater", "rubric", "dimension", "value", "reason")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a cell stands: a row as a spreadsheet counts it, from 1; a line of JSON Lines; a task of Label Studio."""
-
-    file: str
-    row: int | None = None
-    column: str | None = None
-    sheet: str | None = None
-    line: int | None = None
-    """Line in a text editor; of a CSV row it is its last line, which differs where cells hold line breaks."""
-    task: str | None = None
-
-    def __str__(self) -> str:
-        parts = [self.file]
-        if self.sheet is not None:
-            parts.append(f"sheet {self.sheet}")
-        if self.task is not None:
-            parts.append(f"task {self.task}")
-        if self.row is None and self.line is not None:
-            parts.append(f"line {self.line}")
-        if self.row is not None:
-            parts.append(f"row {self.row}" + (f" (line {self.line})" if self.line not in (None, self.row) else ""))
-        if self.column is not None:
-            parts.append(f"column {self.column}")
-        return ", ".join(parts)
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One thing that was not imported, where it stands and what to do."""
-
-    place: Place
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.message}"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One value as it was typed; exactly one of `dialogue_id` and `item` (a blinded id) is needed."""
-
-    place: Place
-    rater: Any
-    dimension: str
-    value: Any
-    dialogue_id: Any = None
-    item: Any = None
-    rubric: Any = None
-    note: Any = None
-    """What the rater wrote beside it; becomes part of the reason when the value is missing."""
-    reason: Any = None
-    """Why the value is missing, where the file has a place for that."""
 
 
 @dataclass
@@ -102,66 +33,14 @@ class RatingsImport:
     notes: list[str] = field(default_factory=list)
 
     def missing(self) -> Counter[str]:
-        """Missing ratings by reason; the rater's own words are not part of it."""
+        """Missing ratings by reason; reasons in the raters' own words are counted together, not repeated."""
+
+        def kind(reason: str) -> str:
+            known = reason.startswith((LEFT_EMPTY, "given as "))
+            return reason.split("; note: ")[0] if known else "reason in the rater's words"
+
         reasons = (rating.reason or "no reason given" for rating in self.ratings if rating.value is None)
-        return Counter(reason.split("; note: ")[0] for reason in reasons)
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """`; did you mean 'x'?` or the list of known names."""
-    close = get_close_matches(name.casefold(), known, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
-
-
-def short(value: Any) -> str:
-    """A cell in a message: only what is too short to be anybody's words, otherwise its kind."""
-    text = str(value)
-    return repr(text) if len(text) <= 12 else f"a text of {len(text)} characters"
-
-
-def read_level(value: Any, dimension: Dimension) -> tuple[float | None, str | None]:
-    """(level, None) or (None, reason for missing) of one typed value. Raises ValueError with what to do instead."""
-    low, high = dimension.scale
-    expected = f"expected a whole level {low} to {high}"
-    if isinstance(value, datetime.date | datetime.time | datetime.timedelta):
-        raise ValueError(
-            f"the spreadsheet turned this cell into a date; {expected}; set the cell's format to number and retype it"
-        )
-    if isinstance(value, bool):
-        raise ValueError(f"found a true/false value, {expected}")
-    if isinstance(value, str):
-        # Full-width digits and spaces are how a Chinese keyboard types the same number.
-        text = unicodedata.normalize("NFKC", value).strip()
-        if not text:
-            return None, LEFT_EMPTY
-        if text.casefold() in MISSING_WORDS:
-            return None, f"given as {text!r}"
-        if text.startswith("="):
-            raise ValueError(f"found a formula, {expected}; type the number itself")
-        if text.startswith("#"):
-            raise ValueError(f"found a spreadsheet error value, {expected}")
-        if re.fullmatch(r"[+-]?\d+,\d+", text):
-            raise ValueError(f"found {short(text)} with a decimal comma, {expected}")
-        if not NUMBER.fullmatch(text) or len(text) > 12:
-            kind = "what looks like a date" if DATE_LIKE.fullmatch(text) else short(value)
-            raise ValueError(f"found {kind}, {expected} (or N/A, or nothing)")
-        value = float(text)
-    if value is None:
-        return None, LEFT_EMPTY
-    if not isinstance(value, int | float):
-        raise ValueError(f"found {type(value).__name__}, {expected}")
-    if value != value or value not in dimension.levels():
-        shown = f"{float(value):g}" if abs(value) < 1e9 else "a huge number"
-        between = value == value and low < value < high
-        raise ValueError(f"{shown} {'lies between two levels' if between else 'is off the scale'}, {expected}")
-    return float(value), None
-
-
-def identifier(value: Any) -> str:
-    """An id or a name as text: a spreadsheet makes 7 of "7" and 7.0 of 7."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return "" if value is None else str(value).strip()
+        return Counter(map(kind, reasons))
 
 
 @dataclass
@@ -241,9 +120,7 @@ class CellChecker:
             self.row_fault(cell.place, "no dialogue id (or item) in this row")
             return None
         if self.known_ids is not None and named not in self.known_ids:
-            close = get_close_matches(named, list(self.known_ids), n=1, cutoff=0.8)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            self.row_fault(cell.place, f"unknown dialogue id {named[:40]!r}{hint}")
+            self.row_fault(cell.place, f"unknown dialogue id {named[:40]!r}{like_id(named, self.known_ids)}")
             return None
         return named
 
@@ -310,6 +187,9 @@ def import_ratings(
         rated = {(rating.rater, rating.dialogue_id) for rating in result.ratings if rating.value is not None}
         given = [(name, key.items[item]) for name, items in key.raters.items() for item in items]
         open_items = sum(pair not in rated for pair in given)
+        strangers = sorted({rating.rater for rating in result.ratings} - set(key.raters))
+        if strangers:
+            result.notes.append(f"raters that the key does not know: {', '.join(strangers)}; are the names right?")
         if open_items:
             result.notes.append(f"{open_items} of {len(given)} assigned dialogues have no rating yet")
     return result

@@ -196,7 +196,8 @@ def test_any_value_is_chosen_or_refused(value: Any) -> None:
 @given(st.lists(st.dictionaries(st.sampled_from(["id", "data", "annotations"]), JSON, max_size=3), max_size=3))
 def test_arbitrary_exports_give_ratings_or_faults(tasks: list[Any]) -> None:
     from data_prep.label_studio import export_cells
-    from data_prep.ratings import CellChecker, Fault
+    from data_prep.rating_cells import Fault
+    from data_prep.ratings import CellChecker
 
     checker = CellChecker(load_rubric("esc_eval"))
     try:

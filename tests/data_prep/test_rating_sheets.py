@@ -248,6 +248,16 @@ def test_an_export_is_never_overwritten(tmp_path: Path) -> None:
         exported(tmp_path / "out", "xlsx")
 
 
+@pytest.mark.parametrize("title", ["Fluency", "note", "rater", "information"])
+def test_titles_that_could_not_be_read_back_are_refused(tmp_path: Path, title: str) -> None:
+    empathy = RUBRIC.dimension("empathy")
+    renamed = empathy.model_copy(update={"title": empathy.title.model_copy(update={"en": title})})
+    dimensions = tuple(renamed if one.name == "empathy" else one for one in RUBRIC.dimensions)
+    with pytest.raises(UserError, match="do not tell the columns of a sheet apart"):
+        exported(tmp_path / "out", "csv", rubric=RUBRIC.model_copy(update={"dimensions": dimensions}))
+    assert not (tmp_path / "out").exists()
+
+
 def test_broken_workbooks_are_one_line(tmp_path: Path) -> None:
     _, files = exported(tmp_path / "out", "xlsx")
     whole = files[0].read_bytes()

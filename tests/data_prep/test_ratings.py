@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from data_prep.aggregate import RatingDistribution, aggregate
 from data_prep.errors import UserError
+from data_prep.rating_cells import like_id, read_level
 from data_prep.rating_keys import make_key, read_key, write_json_record
 from data_prep.rating_plans import assign, rater_names
-from data_prep.ratings import RatingsImport, import_ratings, read_level, read_rating_files
+from data_prep.ratings import RatingsImport, import_ratings, read_rating_files
 from data_prep.records import Dialogue, Rating, Turn, write_records
 from data_prep.rubric import Rubric, load_rubric
 from tests.data_prep.made_ratings import SAMPLES
@@ -97,6 +98,14 @@ def test_any_value_is_a_level_a_reason_or_a_refusal(typed: Any) -> None:
         assert (value in range(5)) != bool(reason)
 
 
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [("rated-en-1", "'rated-en-01'"), ("ratd-en-01", "'rated-en-01'"), ("rated-en-99", ""), ("x", "")],
+)
+def test_ids_are_suggested_for_slips_and_not_for_other_numbers(typed: str, hint: str) -> None:
+    assert like_id(typed, {"rated-en-01", "rated-en-19"}) == (f"; did you mean {hint}?" if hint else "")
+
+
 def test_wide_table(tmp_path: Path) -> None:
     found = imported(
         tmp_path,
@@ -123,6 +132,7 @@ def test_long_table(tmp_path: Path, delimiter: str) -> None:
     rows = ["dialogue_id|rater|dimension|value|reason", "d1|ann|empathy|3|", "d1|ann|fluency||could not tell"]
     found = imported(tmp_path, "\r\n".join(rows).replace("|", delimiter))
     assert found.faults == []
+    assert found.missing() == {"reason in the rater's words": 1}
     assert [(r.dimension, r.value, r.reason) for r in found.ratings] == [
         ("fluency", None, "could not tell"),
         ("empathy", 3, None),
@@ -358,6 +368,8 @@ def test_key_maps_items_and_counts_what_is_open(tmp_path: Path) -> None:
     assert [(r.dialogue_id, r.value) for r in found.ratings] == [("d1", 3)]
     assert "item 'item-009' is not in the key" in faults(found, tmp_path)[0]
     assert found.notes == ["1 of 2 assigned dialogues have no rating yet"]
+    found = imported(tmp_path, f"item,rater,empathy\n{item},anna,3\n", key=key)
+    assert "raters that the key does not know: anna" in found.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -426,7 +438,7 @@ def rated(*levels: float | None, dimension: str = "empathy") -> list[Rating]:
         ("median", (1, 2, 4), 2, None),
         ("median", (1, 3), 2, None),
         ("median", (2, 2, None), 2, None),
-        ("median", (1, 2), None, "the median 1.5 of 2 raters lies between two levels"),
+        ("median", (1, 2), None, "the median of 2 raters lies between two levels"),
         ("majority", (3, 3, 1), 3, None),
         ("majority", (3, 1), None, "no level was given by more than half of 2 raters"),
         ("majority", (2, 2, 3, 4, 1), None, "no level was given by more than half of 5 raters"),

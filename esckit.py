@@ -17,6 +17,7 @@ import typer
 
 from data_prep.cli import app as data_app
 from data_prep.cli_cards import app as cards_app
+from data_prep.cli_ratings import app as ratings_app
 from data_prep.errors import UserError
 from eval.cli_evaluate import evaluate
 from eval.cli_quickstart import quickstart
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.command()(quickstart)
 app.add_typer(data_app, name="data")
 app.add_typer(cards_app, name="cards")
+app.add_typer(ratings_app, name="ratings")
 app.add_typer(recipe_app, name="recipe")
 app.command()(train)
 app.command()(evaluate)

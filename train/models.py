@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.errors import UserError
+from train.memory import keep_freed_memory
 from train.recipe import LoraSection, ModelSection
 
 
@@ -35,6 +36,7 @@ def resolve_base(base: str) -> str:
 
 def _from_pretrained(loader: Any, source: str, **options: Any) -> Any:
     """`from_pretrained` with the library's failures told as one line."""
+    keep_freed_memory()
     try:
         return loader.from_pretrained(source, **options)
     except (OSError, ValueError) as error:

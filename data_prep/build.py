@@ -13,12 +13,13 @@ from typing import Literal
 
 from data_prep.chat_format import Message, merge_runs, training_messages
 from data_prep.errors import UserError
+from data_prep.leaks import Leak, leak_report
 from data_prep.prompt import Prompt
 from data_prep.records import Dialogue, RoleCard, Speaker, Turn
 from data_prep.sample import Sample, draw, per_turn, whole_sample
 from data_prep.sources.base import Refusal
 from data_prep.sources.esconv import STRATEGIES
-from data_prep.splits import Leak, leak_report, split_by_group
+from data_prep.splits import split_by_group
 
 Located = tuple[str, Dialogue]
 Expansion = Literal["whole", "turns"]

@@ -54,12 +54,14 @@ class Split:
 
     fractions: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
+    near: float | None = 0.8
+    """Similarity from which dialogues are near duplicates and stay on one side; None looks at equality only."""
 
     def parts(self, dialogues: Sequence[Dialogue]) -> dict[str, list[Dialogue]]:
         """Whole groups to parts, each ordered by id: the result does not depend on the order of `dialogues`."""
         if not self.fractions:
             return {NO_PARTS: sorted(dialogues, key=lambda dialogue: dialogue.id)}
-        return split_by_group(dialogues, self.fractions, self.seed)
+        return split_by_group(dialogues, self.fractions, self.seed, near=self.near)
 
 
 def leaks_between(parts: Mapping[str, Sequence[Dialogue]]) -> dict[tuple[str, str], list[Leak]]:

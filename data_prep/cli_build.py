@@ -29,6 +29,9 @@ Out = Annotated[Path, typer.Option(help="Folder for the data and datasheet.md / 
 SplitOption = Annotated[
     str | None, typer.Option("--split", help="Parts and their shares, e.g. train=0.9,valid=0.1; whole groups only.")
 ]
+Near = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="Likeness from which dialogues are kept on one side; 0: equality only.")
+]
 Seed = Annotated[int, typer.Option(help="Another seed gives another split and another draw.")]
 PerTurn = Annotated[
     bool, typer.Option("--per-turn", help="One sample for each learned turn, with the history before it.")
@@ -43,16 +46,16 @@ Reports = Annotated[
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the datasheet as JSON.")]
 
 
-def parse_split(text: str | None, seed: int) -> "Split":
+def parse_split(text: str | None, seed: int, near: float) -> "Split":
     from data_prep.build import Split
     from data_prep.cli import parse_fractions
     from data_prep.splits import check_fractions
 
     if text is None:
-        return Split(seed=seed)
+        return Split(seed=seed, near=near or None)
     fractions = parse_fractions(text, "--split")
     check_fractions(fractions)
-    return Split(fractions, seed)
+    return Split(fractions, seed, near or None)
 
 
 def parse_pairs(option: str, items: Sequence[str]) -> dict[str, str]:
@@ -223,6 +226,7 @@ def role(
     prompt: Annotated[str, typer.Option(help="Seeker prompt by name or path.")] = "seeker",
     greeting: Greeting = "greeting",
     split: SplitOption = None,
+    near: Near = 0.8,
     seed: Seed = 0,
     licence: Licences = None,
     report: Reports = None,
@@ -237,7 +241,7 @@ def role(
     from data_prep.datasheet import plain_name
     from data_prep.prompt import load_prompt
 
-    parted = parse_split(split, seed)
+    parted = parse_split(split, seed, near)
     seeker, opening = load_prompt(prompt), load_greeting(greeting)
     inputs = Inputs()
     read_dialogue_files(dialogues, inputs)
@@ -252,6 +256,7 @@ def role(
         "cards": plain_name(cards) if cards else "those in the dialogues",
         "mix (general conversations for every dialogue of the first part)": {m.name: str(m.ratio) for m in mixes},
         "split": dict(parted.fractions) or None,
+        "near": parted.near,
         "seed": seed,
     }
     options = {
@@ -261,6 +266,7 @@ def role(
         "--prompt": plain_name(prompt),
         "--greeting": plain_name(greeting),
         "--split": split,
+        "--near": near,
         "--seed": seed,
         "--licence": sorted(licence or []),
         "--report": sorted(map(plain_name, report or [])),
@@ -282,6 +288,7 @@ def supporter(
     per_turn: PerTurn = False,
     prompt: Annotated[str, typer.Option(help="Supporter prompt by name or path.")] = "supporter",
     split: SplitOption = None,
+    near: Near = 0.8,
     seed: Seed = 0,
     licence: Licences = None,
     report: Reports = None,
@@ -296,7 +303,7 @@ def supporter(
     from data_prep.datasheet import plain_name
     from data_prep.prompt import load_prompt
 
-    parted = parse_split(split, seed)
+    parted = parse_split(split, seed, near)
     how = SupporterFormat(load_prompt(prompt), load_prompt("supporter_context"), strategy, situation, persona)
     inputs = Inputs()
     read_dialogue_files(dialogues, inputs)
@@ -309,6 +316,7 @@ def supporter(
         "persona": persona,
         "samples": "one a learned turn" if per_turn else "one a dialogue",
         "split": dict(parted.fractions) or None,
+        "near": parted.near,
         "seed": seed,
     }
     options = {
@@ -318,6 +326,7 @@ def supporter(
         "--per-turn": per_turn,
         "--prompt": plain_name(prompt),
         "--split": split,
+        "--near": near,
         "--seed": seed,
         "--licence": sorted(licence or []),
         "--report": sorted(map(plain_name, report or [])),
@@ -332,6 +341,7 @@ def rank(
     out: Out,
     rubric: Annotated[str, typer.Option(help="Rubric of the ratings, by name or .yaml path.")] = "esc_eval",
     split: SplitOption = None,
+    near: Near = 0.8,
     seed: Seed = 0,
     licence: Licences = None,
     report: Reports = None,
@@ -347,7 +357,7 @@ def rank(
     from data_prep.records import Record
     from data_prep.rubric import load_rubric
 
-    parted = parse_split(split, seed)
+    parted = parse_split(split, seed, near)
     chosen = load_rubric(rubric)
     inputs = Inputs()
     read_dialogues_and_ratings(files, inputs)
@@ -363,11 +373,13 @@ def rank(
     settings = {
         "rubric": {"name": chosen.name, "sha": chosen.sha},
         "split": dict(parted.fractions) or None,
+        "near": parted.near,
         "seed": seed,
     }
     options = {
         "--rubric": plain_name(rubric),
         "--split": split,
+        "--near": near,
         "--seed": seed,
         "--licence": sorted(licence or []),
         "--report": sorted(map(plain_name, report or [])),

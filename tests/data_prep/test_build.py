@@ -20,11 +20,11 @@ from data_prep.build import (
 )
 from data_prep.chat_format import seeker_system
 from data_prep.errors import UserError
+from data_prep.leaks import leak_report
 from data_prep.prompt import load_prompt
 from data_prep.records import dump_line
 from data_prep.sample import Sample, SampleMessage, draw, per_turn, read_conversations
 from data_prep.sources.esconv import STRATEGIES
-from data_prep.splits import leak_report
 from tests.data_prep.made_dialogues import CARD, DIALOGUES, TEXT, card, dialogue, located
 
 SEEKER, SUPPORTER, GREETING = load_prompt("seeker"), load_prompt("supporter"), load_prompt("greeting")
@@ -153,7 +153,7 @@ def test_cards_of_a_file_are_joined_by_id_and_replace_those_of_the_dialogues():
 def test_a_mix_is_drawn_at_random_by_ratio_into_the_first_part_only():
     dialogues = [dialogue(f"d{number}") for number in range(10)]
     pool = general(60)
-    split = Split({"train": 0.8, "valid": 0.2}, seed=3)
+    split = Split({"train": 0.8, "valid": 0.2}, seed=3, near=None)
     parts, tally = role(*dialogues, split=split, mixes=[Mix("g.jsonl", Decimal("2.5"), pool)])
     train, valid = ([s.id for s in part.samples if s.side is None] for part in parts)
     assert len(train) == 20
@@ -162,7 +162,9 @@ def test_a_mix_is_drawn_at_random_by_ratio_into_the_first_part_only():
     assert train != [sample.id for sample in pool[:20]]
     again, _ = role(*dialogues[::-1], split=split, mixes=[Mix("g.jsonl", Decimal("2.5"), pool[::-1])])
     assert again == parts
-    other, _ = role(*dialogues, split=Split(split.fractions, 4), mixes=[Mix("g.jsonl", Decimal("2.5"), pool)])
+    other, _ = role(
+        *dialogues, split=Split(split.fractions, 4, near=None), mixes=[Mix("g.jsonl", Decimal("2.5"), pool)]
+    )
     assert [s.id for s in other[0].samples if s.side is None] != train
 
 
@@ -304,9 +306,9 @@ def test_what_a_card_says_is_never_a_template():
 
 def test_parts_share_nothing_and_do_not_depend_on_the_order():
     dialogues = [dialogue(f"d{number}", card=card(f"c{number // 3}")) for number in range(30)]
-    split = Split({"train": 0.7, "valid": 0.3}, seed=1)
+    split = Split({"train": 0.7, "valid": 0.3}, seed=1, near=None)
     parts, _ = role(*dialogues, split=split)
-    assert all(leak.shared == 0 for leak in leak_report(parts[0].dialogues, parts[1].dialogues))
+    assert all(leak.shared == 0 for leak in leak_report(parts[0].dialogues, parts[1].dialogues, near=None))
     assert sum(len(part.dialogues) for part in parts) == 30
     assert role(*dialogues[::-1], split=split)[0] == parts
     assert role(*dialogues[::-1])[0] == role(*dialogues)[0]
@@ -325,7 +327,7 @@ def merged_texts(made):
 @settings(max_examples=200, deadline=None)
 @given(DIALOGUES, st.sampled_from(("whole", "turns")), st.none() | st.lists(CARD, max_size=4), st.booleans())
 def test_any_dialogues_become_a_role_set_or_are_refused(dialogues, expansion, cards, parted):
-    split = Split({"a": 0.5, "b": 0.5}) if parted else Split()
+    split = Split({"a": 0.5, "b": 0.5}, near=None) if parted else Split()
     try:
         parts, tally = role(*dialogues, expansion=expansion, cards=cards, split=split, greeting=None)
     except UserError:

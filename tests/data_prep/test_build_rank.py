@@ -106,12 +106,12 @@ def test_a_file_given_twice_changes_nothing():
 def test_ratings_go_with_their_dialogue():
     dialogues = [dialogue(f"d{number}") for number in range(10)]
     ratings = [rating(made.id, 1 + number % 5, rater) for number, made in enumerate(dialogues) for rater in "ab"]
-    parts, _ = rank(dialogues, ratings, Split({"train": 0.7, "test": 0.3}, 2))
+    parts, _ = rank(dialogues, ratings, Split({"train": 0.7, "test": 0.3}, 2, near=None))
     assert [len(part.rows) for part in parts] == [7, 3]
     for part in parts:
         assert {r.dialogue_id for r in part.ratings} == {made.id for made in part.dialogues}
         assert len(part.ratings) == 2 * len(part.rows)
-    assert rank(dialogues[::-1], ratings[::-1], Split({"train": 0.7, "test": 0.3}, 2))[0] == parts
+    assert rank(dialogues[::-1], ratings[::-1], Split({"train": 0.7, "test": 0.3}, 2, near=None))[0] == parts
 
 
 RATING = st.builds(

@@ -378,7 +378,7 @@ def test_mistakes_on_the_command_line(tmp_path):
         ((source, "--out", tmp_path / "c.jsonl", "--with", "msk"), "did you mean 'mask'"),
         ((source,), "give the file to clean and --out"),
         ((tmp_path / "no.jsonl", "--out", tmp_path / "c.jsonl"), "file not found"),
-        ((tmp_path, "--out", tmp_path / "c.jsonl"), "is a folder"),
+        ((tmp_path, "--out", tmp_path.parent / "c.jsonl"), "is a folder"),
     ):
         result = call(*arguments)
         assert isinstance(result.exception, UserError), result.output

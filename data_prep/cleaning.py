@@ -20,6 +20,7 @@ from typing import Any
 from data_prep.chatter import LIKELY, without_chatter
 from data_prep.crisis import KINDS, crisis_kinds, may_have_crisis_joined
 from data_prep.errors import UserError
+from data_prep.opening_marks import Openings
 from data_prep.records import Dialogue, RoleCard, Turn
 from data_prep.tidying import (
     ESCAPED,
@@ -42,7 +43,7 @@ Change = Callable[[str, Counts], str]
 NOTHING: Counts = Counter()
 
 # Dialogues read ahead: the openings of so many are hashed together.
-AHEAD = 64
+AHEAD = 16
 CARD_FIELDS = ("age", "gender", "occupation", "problem")
 
 
@@ -264,59 +265,6 @@ def flag_card(card: RoleCard) -> RoleCard:
     return card.model_copy(update={"meta": {**card.meta, "crisis": {"kinds": kinds}}}) if kinds else card
 
 
-class _Openings:
-    """Compares each opening with those before it; of near duplicates only the first is remembered."""
-
-    def __init__(self, drop: bool) -> None:
-        from data_prep.duplicates import NearIndex
-
-        self._drop = drop
-        self._index = NearIndex()
-        # Openings met before, by hash, and the id of the first dialogue that opens so: an exact copy of an opening is
-        # like what that one is like, and needs no signature.
-        self._met: dict[int, str] = {}
-        # By identity of the turns, which later steps leave as they are.
-        self._ahead: dict[int, tuple[str, Any | None]] = {}
-
-    def look_ahead(self, dialogues: Sequence[Dialogue]) -> None:
-        """Hashes the openings of dialogues that are to come, together."""
-        from data_prep.duplicates import signatures
-        from data_prep.splits import opening
-
-        openings = [opening(dialogue) for dialogue in dialogues]
-        new = list({text for text in openings if text and hash(text) not in self._met})
-        found = dict(zip(new, signatures(new), strict=True))
-        self._ahead = {
-            id(dialogue.turns): (text, found.get(text)) for dialogue, text in zip(dialogues, openings, strict=True)
-        }
-
-    def _like(self, dialogue: Dialogue) -> str | None:
-        text, found = self._ahead[id(dialogue.turns)]
-        met = self._met.get(hash(text)) if text else None
-        if met is not None or found is None:
-            return met
-        matches = self._index.matches(found)
-        if not matches:
-            self._index.add(dialogue.id, found)
-        like = str(matches[0]) if matches else None
-        self._met[hash(text)] = like or dialogue.id
-        return like
-
-    def __call__(self, dialogue: Dialogue) -> Stepped:
-        new = self._like(dialogue)
-        if self._drop and new is not None:
-            return None, Counter({"dialogues dropped": 1})
-        if dialogue.meta.get("near_duplicate_opening") == new:
-            return dialogue, NOTHING
-        # A mark of another set of dialogues says nothing about this one.
-        meta = {key: value for key, value in dialogue.meta.items() if key != "near_duplicate_opening"}
-        if new is not None:
-            meta["near_duplicate_opening"] = new
-        return dialogue.model_copy(update={"meta": meta}), Counter(
-            {"dialogues marked": 1} if new is not None else {"marks removed": 1}
-        )
-
-
 TEXT_STEPS = (
     Step(
         "html",
@@ -370,13 +318,13 @@ LAST_STEPS = (
         lambda: _flag_crisis,
     ),
     Step(
-        "drop-openings", "dialogues that open nearly as an earlier one are dropped", False, lambda: _Openings(drop=True)
+        "drop-openings", "dialogues that open nearly as an earlier one are dropped", False, lambda: Openings(drop=True)
     ),
     Step(
         "mark-openings",
         "dialogues that open nearly as an earlier one are marked with its id in meta",
         True,
-        lambda: _Openings(drop=False),
+        lambda: Openings(drop=False),
     ),
 )
 STEPS: dict[str, Step] = {step.name: step for step in (*TEXT_STEPS, *LAST_STEPS)}
@@ -426,7 +374,7 @@ def clean(
     chosen = {step.name for step in (choose_steps() if steps is None else steps)}
     single = [(step.name, step.start()) for step in TEXT_STEPS if step.name in chosen]
     whole = [(step.name, step.start()) for step in LAST_STEPS if step.name in chosen]
-    comparing = [(name, apply) for name, apply in whole if isinstance(apply, _Openings)]
+    comparing = [(name, apply) for name, apply in whole if isinstance(apply, Openings)]
     # These come before those that compare.
     marking = whole[: len(whole) - len(comparing)]
     for name in (*(name for name, _ in single), *(name for name, _ in whole)):

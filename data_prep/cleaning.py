@@ -14,12 +14,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
-from data_prep.chatter import without_chatter
-from data_prep.crisis import KINDS, crisis_kinds, may_have_crisis
+from data_prep.chatter import LIKELY, without_chatter
+from data_prep.crisis import KINDS, crisis_kinds, may_have_crisis_joined
 from data_prep.errors import UserError
+from data_prep.opening_marks import Openings
 from data_prep.records import Dialogue, RoleCard, Turn
 from data_prep.tidying import (
     ESCAPED,
@@ -27,6 +28,8 @@ from data_prep.tidying import (
     PERSONAL,
     PERSONAL_TOO,
     UNTIDY,
+    UNUSUAL,
+    UNUSUAL_EDGE,
     Counts,
     drop_zero_width,
     mask,
@@ -37,7 +40,10 @@ from data_prep.tidying import (
 Stepped = tuple[Dialogue | None, Counts]
 Apply = Callable[[Dialogue], Stepped]
 Change = Callable[[str, Counts], str]
+NOTHING: Counts = Counter()
 
+# Dialogues read ahead: the openings of so many are hashed together.
+AHEAD = 16
 CARD_FIELDS = ("age", "gender", "occupation", "problem")
 
 
@@ -92,6 +98,25 @@ def _texts(dialogue: Dialogue) -> list[str]:
     return texts + _removed(dialogue)
 
 
+_last_joined: tuple[Dialogue | None, str] = (None, "")
+
+
+def _joined(dialogue: Dialogue) -> str:
+    """All of `_texts` joined, begun and ended by NUL; remembers the last answer, since every step asks for it."""
+    global _last_joined
+    last, joined = _last_joined
+    if last is not dialogue:
+        joined = _join(dialogue)
+        _last_joined = (dialogue, joined)
+    return joined
+
+
+def _join(dialogue: Dialogue) -> str:
+    if dialogue.situation is None and dialogue.card is None and not dialogue.meta:
+        return "\0" + "\0".join([turn.text for turn in dialogue.turns]) + "\0"
+    return "\0".join(("", *_texts(dialogue), ""))
+
+
 def _removed(dialogue: Dialogue) -> list[str]:
     """The texts that task chatter was cut from."""
     removed = dialogue.meta.get("removed_chatter")
@@ -115,14 +140,9 @@ def _change_texts(
 
     def apply(dialogue: Dialogue) -> Stepped:
         counts: Counts = Counter()
-        joined = "\0".join(("", *_texts(dialogue), ""))
-        # A loop, not any(): this is where most dialogues spend the time a step costs them.
-        for suspect in suspects:
-            if suspect in joined:
-                break
-        else:
-            if pattern is None or not pattern.search(joined):
-                return dialogue, counts
+        joined = _joined(dialogue)
+        if not any(suspect in joined for suspect in suspects) and (pattern is None or not pattern.search(joined)):
+            return dialogue, counts
 
         def changed(text: str) -> str:
             return change(text, counts)
@@ -166,9 +186,9 @@ def _cut_chatter(dialogue: Dialogue) -> Stepped:
 
 
 def _drop_empty(dialogue: Dialogue) -> Stepped:
-    if all(turn.text and not turn.text.isspace() for turn in dialogue.turns):
-        return dialogue, Counter()
-    kept = tuple(turn for turn in dialogue.turns if turn.text and not turn.text.isspace())
+    kept = tuple([turn for turn in dialogue.turns if turn.text and not turn.text.isspace()])
+    if len(kept) == len(dialogue.turns):
+        return dialogue, NOTHING
     counts = Counter({"turns dropped": len(dialogue.turns) - len(kept), "dialogues without text dropped": not kept})
     return (dialogue.model_copy(update={"turns": kept}) if kept else None), +counts
 
@@ -183,7 +203,7 @@ def _originals(turn: Turn) -> list[dict[str, Any]]:
 def _merge(dialogue: Dialogue) -> Stepped:
     turns = dialogue.turns
     if all(one.speaker != other.speaker for one, other in pairwise(turns)):
-        return dialogue, Counter()
+        return dialogue, NOTHING
     runs: list[list[Turn]] = []
     for turn in turns:
         if runs and runs[-1][0].speaker == turn.speaker:
@@ -219,8 +239,8 @@ def _in_order(kinds: Iterable[str]) -> list[str]:
 
 
 def _flag_crisis(dialogue: Dialogue) -> Stepped:
-    if not may_have_crisis(_texts(dialogue)):
-        return dialogue, Counter()
+    if not may_have_crisis_joined(_joined(dialogue)):
+        return dialogue, NOTHING
     turns = [(position, crisis_kinds(turn.text)) for position, turn in enumerate(dialogue.turns)]
     card = dialogue.card
     of_card = _in_order(crisis_kinds(f"{card.problem or ''}\n{card.text or ''}")) if card is not None else []
@@ -228,14 +248,14 @@ def _flag_crisis(dialogue: Dialogue) -> Stepped:
         [*crisis_kinds(dialogue.situation or ""), *of_card, *(kind for _, found in turns for kind in found)]
     )
     if not kinds:
-        return dialogue, Counter()
+        return dialogue, NOTHING
     mark = {"kinds": kinds, "turns": [position for position, found in turns if found]}
     update: dict[str, Any] = {"meta": {**dialogue.meta, "crisis": mark}}
     if card is not None and of_card:
         update["card"] = card.model_copy(update={"meta": {**card.meta, "crisis": {"kinds": of_card}}})
     marked = dialogue.model_copy(update=update)
     if marked == dialogue:
-        return dialogue, Counter()
+        return dialogue, NOTHING
     return marked, Counter({"dialogues marked": 1, **{f"with {kind}": 1 for kind in kinds}})
 
 
@@ -243,35 +263,6 @@ def flag_card(card: RoleCard) -> RoleCard:
     """The card with `meta["crisis"] = {"kinds": […]}` when it speaks of a crisis, else as it is."""
     kinds = _in_order(crisis_kinds(f"{card.problem or ''}\n{card.text or ''}"))
     return card.model_copy(update={"meta": {**card.meta, "crisis": {"kinds": kinds}}}) if kinds else card
-
-
-def _openings(drop: bool) -> Apply:
-    """Compares each opening with those before it; of near duplicates only the first is remembered."""
-    from data_prep.duplicates import NearIndex, signature
-    from data_prep.splits import opening
-
-    index = NearIndex()
-
-    def apply(dialogue: Dialogue) -> Stepped:
-        found = signature(opening(dialogue))
-        like = index.matches(found) if found is not None else []
-        if found is not None and not like:
-            index.add(dialogue.id, found)
-        old = dialogue.meta.get("near_duplicate_opening")
-        new = like[0] if like else None
-        if drop and like:
-            return None, Counter({"dialogues dropped": 1})
-        if old == new:
-            return dialogue, Counter()
-        # A mark of another set of dialogues says nothing about this one.
-        meta = {key: value for key, value in dialogue.meta.items() if key != "near_duplicate_opening"}
-        if new is not None:
-            meta["near_duplicate_opening"] = new
-        return dialogue.model_copy(update={"meta": meta}), Counter(
-            {"dialogues marked": 1} if like else {"marks removed": 1}
-        )
-
-    return apply
 
 
 TEXT_STEPS = (
@@ -327,13 +318,13 @@ LAST_STEPS = (
         lambda: _flag_crisis,
     ),
     Step(
-        "drop-openings", "dialogues that open nearly as an earlier one are dropped", False, lambda: _openings(drop=True)
+        "drop-openings", "dialogues that open nearly as an earlier one are dropped", False, lambda: Openings(drop=True)
     ),
     Step(
         "mark-openings",
         "dialogues that open nearly as an earlier one are marked with its id in meta",
         True,
-        lambda: _openings(drop=False),
+        lambda: Openings(drop=False),
     ),
 )
 STEPS: dict[str, Step] = {step.name: step for step in (*TEXT_STEPS, *LAST_STEPS)}
@@ -375,23 +366,54 @@ def clean(
 ) -> Iterator[Dialogue]:
     """Yields the dialogues cleaned, in their order; those that a step drops are left out.
 
-    `steps` are the default ones unless given; they run in the order of STEPS. Holds one dialogue at a time, besides
-    about 4 kB for every distinct opening when openings are compared. Cleaning twice gives the same as once.
+    `steps` are the default ones unless given; they run in the order of STEPS. Reads AHEAD dialogues at a time; holds,
+    besides these, about 4 kB for every distinct opening when openings are compared. Cleaning twice gives the same as
+    once.
     """
     report = report if report is not None else CleaningReport()
     chosen = {step.name for step in (choose_steps() if steps is None else steps)}
     single = [(step.name, step.start()) for step in TEXT_STEPS if step.name in chosen]
     whole = [(step.name, step.start()) for step in LAST_STEPS if step.name in chosen]
+    comparing = [(name, apply) for name, apply in whole if isinstance(apply, Openings)]
+    # These come before those that compare.
+    marking = whole[: len(whole) - len(comparing)]
     for name in (*(name for name, _ in single), *(name for name, _ in whole)):
         report.steps[name] += Counter()
-    for dialogue in dialogues:
-        report.read += 1
-        current = _until_clean(dialogue, single, report)
-        if current is not None:
-            current = _once(current, whole, report)
-        if current is not None:
-            report.written += 1
-            yield current
+    masked = "mask" in chosen
+    read = iter(dialogues)
+    while batch := list(islice(read, AHEAD)):
+        report.read += len(batch)
+        kept: list[Dialogue] = []
+        for dialogue in batch:
+            clear = not single or _is_clean(dialogue, masked)
+            current = dialogue if clear else _until_clean(dialogue, single, report)
+            marked = _once(current, marking, report) if current is not None else None
+            if marked is not None:
+                kept.append(marked)
+        for _, apply in comparing:
+            apply.look_ahead(kept)
+        for dialogue in kept:
+            finished = _once(dialogue, comparing, report)
+            if finished is not None:
+                report.written += 1
+                yield finished
+
+
+def _is_clean(dialogue: Dialogue, masked: bool) -> bool:
+    """Whether none of TEXT_STEPS has anything to do, found out in one look; False where it takes a closer one."""
+    previous = None
+    for turn in dialogue.turns:
+        if turn.speaker == previous:
+            return False
+        previous = turn.speaker
+    joined = _joined(dialogue)
+    return not (
+        UNUSUAL.search(joined)
+        or "\0\0" in joined
+        or ((" " in joined or "\n" in joined) and UNUSUAL_EDGE.search(joined))
+        or (dialogue.language == "en" and LIKELY.search(joined))
+        or (masked and (any(suspect in joined for suspect in PERSONAL) or PERSONAL_TOO.search(joined)))
+    )
 
 
 def _once(dialogue: Dialogue, steps: Sequence[tuple[str, Apply]], report: CleaningReport) -> Dialogue | None:
@@ -400,7 +422,8 @@ def _once(dialogue: Dialogue, steps: Sequence[tuple[str, Apply]], report: Cleani
         if current is None:
             return None
         current, counts = apply(current)
-        report.steps[name] += counts
+        if counts:
+            report.steps[name] += counts
     return current
 
 

@@ -1,15 +1,20 @@
 """`esckit data clean`: cleans a file of dialogues step by step and says what each step did."""
 
-from collections.abc import Iterator
+import json
+from collections import deque
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import ValidationError
 
 from data_prep.errors import UserError
-from data_prep.records import Dialogue, describe_invalid, parse_json, write_records
+from data_prep.records import Dialogue, Replacing, StrictDecoder, describe_invalid, dump_line, parse_json
+
+if TYPE_CHECKING:
+    from data_prep.cleaning import CleaningReport, Step
 
 Names = Annotated[list[str] | None, typer.Option(metavar="STEP", help="May be given several times; see --list.")]
 
@@ -19,10 +24,60 @@ def stream_dialogues(path: Path) -> Iterator[Dialogue]:
 
     Raises UserError like `read_records`, but only when it comes to the line.
     """
+    for dialogue, _ in _stream(path):
+        yield dialogue
+
+
+def cleaned_lines(path: Path, steps: "Sequence[Step] | None", report: "CleaningReport") -> Iterator[str]:
+    """Yields the lines of the cleaned dialogues of a file. Raises UserError like `stream_dialogues`."""
+    from data_prep.cleaning import clean as cleaned
+
+    waiting: deque[tuple[Dialogue, str | None]] = deque()
+
+    def read() -> Iterator[Dialogue]:
+        for dialogue, line in _stream(path):
+            waiting.append((dialogue, line))
+            yield dialogue
+
+    for dialogue in cleaned(read(), steps, report):
+        while True:
+            # Dialogues keep their order, so those before this one were dropped.
+            before, line = waiting.popleft()
+            if before.id == dialogue.id:
+                break
+        yield line if line is not None and before is dialogue else dump_line(dialogue)
+
+
+def _as_written(raw: bytes) -> tuple[Dialogue, str] | None:
+    """The dialogue of a line and its text, if the line is to the byte what we write for it; None for any other line.
+
+    Such a line has none of the faults that `parse_json` looks for (a key twice, say, would not have been written), so
+    looking for them, the slowest part of reading, can be left out. Only NaN and infinities would be written as read.
+    """
+    try:
+        line = raw.decode()
+        if "NaN" in line or "Infinity" in line:
+            return None
+        dialogue = Dialogue.model_validate(json.loads(line))
+        return (dialogue, line) if dump_line(dialogue) == line else None
+    except (
+        ValueError,
+        RecursionError,
+    ):  # not a dialogue, or nothing that can be written: the other way of reading says what is wrong
+        return None
+
+
+def _stream(path: Path) -> Iterator[tuple[Dialogue, str | None]]:
+    """The dialogues of a file, each with its line if that is what we would write."""
     seen: dict[str, int] = {}
+    decoder = StrictDecoder()
     try:
         with open(path, "rb") as lines:
             for number, raw in enumerate(lines, start=1):
+                found = _as_written(raw)
+                if found is not None and seen.setdefault(found[0].id, number) == number:
+                    yield found
+                    continue
                 where = f"{path}:{number}"
                 if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
                     raise UserError(
@@ -35,7 +90,7 @@ def stream_dialogues(path: Path) -> Iterator[Dialogue]:
                 if not line.strip():
                     continue
                 try:
-                    dialogue = Dialogue.model_validate(parse_json(line, where))
+                    dialogue = Dialogue.model_validate(parse_json(line, where, decoder))
                 except ValidationError as error:
                     raise UserError(f"{where}: {describe_invalid(error)}") from None
                 if dialogue.id in seen:
@@ -43,7 +98,7 @@ def stream_dialogues(path: Path) -> Iterator[Dialogue]:
                         f"{where}: id {dialogue.id!r} is already used at {path}:{seen[dialogue.id]}; ids must differ"
                     )
                 seen[dialogue.id] = number
-                yield dialogue
+                yield dialogue, None
     except FileNotFoundError:
         raise UserError(f"{path}: file not found; check the path (relative to {Path.cwd()})") from None
     except IsADirectoryError:
@@ -66,7 +121,6 @@ def clean(
 ) -> None:
     """Clean dialogues in named, counted steps; text that no step speaks of is left as it is."""
     from data_prep.cleaning import STEPS, CleaningReport, choose_steps
-    from data_prep.cleaning import clean as cleaned
     from data_prep.cli import print_json, print_table, refuse_overwriting
 
     if list_steps:
@@ -84,11 +138,13 @@ def clean(
     refuse_overwriting(file, (out,))
     chosen = choose_steps(without or (), with_ or ())
     report = CleaningReport()
-    dialogues = cleaned(stream_dialogues(file), chosen, report)
-    first = next(dialogues, None)
+    lines = cleaned_lines(file, chosen, report)
+    first = next(lines, None)
     if first is None:
         raise UserError(f"{file}: cleaning leaves no dialogue, {out} was not written; leave a step out with --without")
-    write_records(out, chain([first], dialogues))
+    with Replacing(out) as written:
+        for line in chain([first], lines):
+            written.write(line)
     if as_json:
         print_json({"file": str(file), "out": str(out), **report.as_dict()})
         return

@@ -166,10 +166,16 @@ TERMS: tuple[tuple[Kind, tuple[str, ...], str], ...] = (
 )
 COMPILED = tuple((kind, anchors, re.compile(pattern)) for kind, anchors, pattern in TERMS)
 ANCHORS = tuple(sorted({anchor for _, anchors, _ in TERMS for anchor in anchors}))
-# Chinese anchors by their last character, mostly the rarer one: a set of the text's characters tells most of them off.
-BY_CHARACTER = tuple((anchor[-1], anchor) for anchor in ANCHORS if not anchor.isascii())
+# Chinese anchors by their last character, mostly the rarer one: which of these a text holds tells most anchors off.
+BY_CHARACTER = {
+    last: tuple(anchor for anchor in ANCHORS if anchor[-1] == last)
+    for last in sorted({anchor[-1] for anchor in ANCHORS if not anchor.isascii()})
+}
+LAST_CHARACTERS = re.compile(f"[{''.join(BY_CHARACTER)}]")
 IN_LATIN = tuple(anchor for anchor in ANCHORS if anchor.isascii())
 LATIN_WORD = re.compile("[a-z]{3}")
+# The same before lower(), for which two letters beside ASCII become ASCII ones.
+LATIN_WORD_ANY_CASE = re.compile("[A-Za-z\u0130\u212a][A-Za-z\u0130\u212a]{2}")
 
 
 def _plain(text: str) -> str:
@@ -184,7 +190,7 @@ def crisis_kinds(text: str) -> tuple[Kind, ...]:
     Both languages are looked for in every text: people mix them.
     """
     lowered = _plain(text)
-    likely = [(kind, pattern) for kind, pattern in _likely(lowered) if pattern.search(lowered)]
+    likely = [(kind, pattern) for kind, _, pattern in _likely(lowered) if pattern.search(lowered)]
     if not likely:
         return ()
     literal = FIGURES.sub(" ~ ", lowered)
@@ -192,21 +198,38 @@ def crisis_kinds(text: str) -> tuple[Kind, ...]:
     return tuple(kind for kind in KINDS if kind in found)
 
 
-def _likely(lowered: str) -> Iterator[tuple[Kind, re.Pattern[str]]]:
-    present: set[str] = set()
+def _chinese_anchors(text: str) -> set[str]:
+    if text.isascii():
+        return set()
+    return {anchor for last in set(LAST_CHARACTERS.findall(text)) for anchor in BY_CHARACTER[last] if anchor in text}
+
+
+def _likely(lowered: str) -> Iterator[tuple[Kind, tuple[str, ...], re.Pattern[str]]]:
+    present = _chinese_anchors(lowered)
     if LATIN_WORD.search(lowered):
         present.update(anchor for anchor in IN_LATIN if anchor in lowered)
-    if not lowered.isascii():
-        characters = set(lowered)
-        present.update(anchor for last, anchor in BY_CHARACTER if last in characters and anchor in lowered)
     if present:
         for kind, anchors, pattern in COMPILED:
             if not present.isdisjoint(anchors):
-                yield kind, pattern
+                yield kind, anchors, pattern
 
 
 def may_have_crisis(texts: Iterable[str]) -> bool:
     """False when `crisis_kinds` finds nothing in any of the texts; looks at all of them at once, which is quicker."""
     # No pattern matches across a NUL: none of them names it, and "any character" never stands in them.
-    lowered = _plain("\0".join(texts))
-    return any(pattern.search(lowered) for _, pattern in _likely(lowered))
+    return may_have_crisis_joined("\0".join(texts))
+
+
+def may_have_crisis_joined(joined: str) -> bool:
+    """`may_have_crisis` of texts that are joined by NUL already."""
+    # No case is folded and no text searched where not even an anchor occurs: Chinese has no case.
+    if not LATIN_WORD_ANY_CASE.search(joined) and not _chinese_anchors(joined):
+        return False
+    lowered = _plain(joined)
+    likely = [(anchors, pattern) for _, anchors, pattern in _likely(lowered)]
+    return any(
+        pattern.search(text)
+        for text in (lowered.split("\0") if likely else ())
+        for anchors, pattern in likely
+        if any(anchor in text for anchor in anchors)
+    )

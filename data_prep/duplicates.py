@@ -10,36 +10,41 @@ Everything is seeded and done in numpy: the costly part is hashing the shingles,
 text here and a Python call a shingle in the libraries there are.
 """
 
-from collections.abc import Hashable, Iterable
-from functools import cache
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import cache, lru_cache
+from struct import Struct
 from typing import Any
 
 from data_prep.errors import UserError
-from data_prep.normalising import CHINESE, normalised
+from data_prep.normalising import chinese_count, normalised
 
 BANDS, ROWS = 16, 6
 SIZE = BANDS * ROWS
 SEED = 20240622
 THRESHOLD = 0.8
+OF_BANDS = Struct(f"{4 * ROWS}s" * BANDS)
 # Characters in a shingle. A Chinese character says about as much as half a word, so fewer of them make one.
 SHINGLE, CHINESE_SHINGLE = 5, 3
 # Texts of one band beyond these are not compared: keeps a pile of look-alikes from making the search quadratic.
 BAND_LIMIT = 100
-# Shingles hashed at once: bounds the memory of one very long text.
-BLOCK = 4096
+# Shingles hashed at once: what stays in the processor's cache, and bounds the memory of one very long text.
+BLOCK = 512
 
 
 def shingle_length(text: str) -> int:
     """Characters in a shingle of a normalised text: 3 where half of it or more is Chinese, else 5."""
-    return CHINESE_SHINGLE if 2 * len(CHINESE.findall(text)) >= len(text) else SHINGLE
+    return CHINESE_SHINGLE if 2 * chinese_count(text) >= len(text) else SHINGLE
 
 
-def _shingle_hashes(text: str) -> Any:
-    """64-bit hashes of the n-grams of a normalised text, shape (number of n-grams,); of the whole text if shorter."""
+def _shingle_hashes(texts: Sequence[str], length: int) -> Any:
+    """64-bit hashes of the n-grams of normalised texts, one text after the other, shape (number of n-grams,).
+
+    No text is shorter than an n-gram; none runs from one text into the next.
+    """
     import numpy as np
 
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32).astype(np.uint64)
-    length = min(shingle_length(text), len(codes))
+    codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.uint32).astype(np.uint64)
     count = len(codes) - length + 1
     hashes = np.zeros(count, dtype=np.uint64)
     for offset in range(length):
@@ -47,15 +52,22 @@ def _shingle_hashes(text: str) -> Any:
     # splitmix64's finaliser: neighbouring n-grams must not get neighbouring hashes.
     hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return hashes ^ (hashes >> np.uint64(31))
+    hashes ^= hashes >> np.uint64(31)
+    if len(texts) == 1:
+        return hashes
+    within = np.ones(count, dtype=bool)
+    ends = np.cumsum([len(text) for text in texts[:-1]])
+    for offset in range(1, length):
+        within[ends - offset] = False
+    return hashes[within]
 
 
 @cache
 def _functions() -> tuple[Any, Any]:
-    """Factors (odd) and summands of the SIZE hash functions, each of shape (SIZE, 1)."""
+    """Factors (odd) and summands of the SIZE hash functions, each of shape (SIZE,)."""
     import numpy as np
 
-    drawn = np.random.default_rng(SEED).integers(0, 2**64, size=(2, SIZE, 1), dtype=np.uint64)
+    drawn = np.random.default_rng(SEED).integers(0, 2**64, size=(2, SIZE), dtype=np.uint64)
     return drawn[0] | np.uint64(1), drawn[1]
 
 
@@ -64,17 +76,63 @@ def signature(text: str) -> Any | None:
 
     Case, width, punctuation and spacing do not count (`normalised`).
     """
+    return signatures([text])[0]
+
+
+def signatures(texts: Sequence[str]) -> list[Any | None]:
+    """`signature` of each text; many short texts together cost a fraction of what they cost one by one."""
     import numpy as np
 
-    plain = normalised(text)
-    if not plain:
-        return None
-    hashes = _shingle_hashes(plain)
+    found: list[Any | None] = [None] * len(texts)
+    alike: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    for place, text in enumerate(texts):
+        plain = normalised(text)
+        if plain:
+            alike[min(shingle_length(plain), len(plain))].append((place, plain))
+    longest = max((min(BLOCK, sum(len(text) for _, text in group)) for group in alike.values()), default=0)
+    space = np.empty((longest, SIZE), dtype=np.uint64)
+    for length, group in alike.items():
+        for together in _batches(group):
+            hashes = _shingle_hashes([text for _, text in together], length)
+            if len(together) == 1:
+                rows = [_smallest(hashes[start : start + BLOCK], [0], space) for start in range(0, len(hashes), BLOCK)]
+                smallest = np.min(rows, axis=0)
+            else:
+                starts = np.cumsum([0, *(len(text) - length + 1 for _, text in together[:-1])])
+                smallest = _smallest(hashes, starts, space)
+            upper = (smallest >> np.uint64(32)).astype(np.uint32)
+            for (place, _), row in zip(together, upper, strict=True):
+                # A copy: a view would keep the whole batch in memory.
+                found[place] = row.copy()
+    return found
+
+
+def _batches(texts: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    """The texts in batches of at most BLOCK characters; a longer text is a batch of its own."""
+    batch: list[tuple[int, str]] = []
+    size = 0
+    for place, text in texts:
+        if batch and size + len(text) > BLOCK:
+            yield batch
+            batch, size = [], 0
+        batch.append((place, text))
+        size += len(text)
+    if batch:
+        yield batch
+
+
+def _smallest(hashes: Any, starts: Any, space: Any) -> Any:
+    """The smallest value of each hash function in each stretch of shingle hashes, shape (len(starts), SIZE).
+
+    `space`, uint64 of shape (at least len(hashes), SIZE), is overwritten: new memory for every batch costs as much as
+    the hashing.
+    """
+    import numpy as np
+
     factors, summands = _functions()
-    smallest = np.full(SIZE, np.iinfo(np.uint64).max, dtype=np.uint64)
-    for start in range(0, len(hashes), BLOCK):
-        smallest = np.minimum(smallest, (hashes[start : start + BLOCK] * factors + summands).min(axis=1))
-    return (smallest >> np.uint64(32)).astype(np.uint32)
+    values = np.multiply(hashes[:, None], factors, out=space[: len(hashes)])
+    values += summands
+    return np.minimum.reduceat(values, starts, axis=0)
 
 
 def similarity(first: Any, second: Any) -> float:
@@ -95,7 +153,7 @@ class NearIndex:
         self.threshold = threshold
         self._names: list[Hashable] = []
         self._signatures: list[Any] = []
-        self._bands: list[dict[int, list[int]]] = [{} for _ in range(BANDS)]
+        self._bands: list[dict[int, tuple[int, ...]]] = [{} for _ in range(BANDS)]
         self._exact: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -105,10 +163,12 @@ class NearIndex:
         """Names of the indexed texts whose similarity to a signature is at least the threshold, oldest first."""
         import numpy as np
 
-        exact = self._exact.get(hash(found.tobytes()))
+        raw = found.tobytes()
+        exact = self._exact.get(hash(raw))
         candidates = set() if exact is None else {exact}
-        for band, key in zip(self._bands, _band_keys(found), strict=True):
-            candidates.update(band.get(key, ()))
+        for band, key in zip(self._bands, _band_keys(raw), strict=True):
+            if key in band:
+                candidates.update(band[key])
         ordered = sorted(candidates)
         if not ordered:
             return []
@@ -118,21 +178,23 @@ class NearIndex:
     def add(self, name: Hashable, found: Any) -> None:
         """Indexes a signature under a name; a copy of one that is there already is left out."""
         index = len(self._names)
-        if self._exact.setdefault(hash(found.tobytes()), index) != index:
+        raw = found.tobytes()
+        if self._exact.setdefault(hash(raw), index) != index:
             return
         self._names.append(name)
         self._signatures.append(found)
-        for band, key in zip(self._bands, _band_keys(found), strict=True):
-            members = band.setdefault(key, [])
-            if len(members) < BAND_LIMIT:
-                members.append(index)
+        alone = (index,)
+        for band, key in zip(self._bands, _band_keys(raw), strict=True):
+            # Nearly all bands have one member, and one tuple serves all bands of a text.
+            members = band.setdefault(key, alone)
+            if members is not alone and len(members) < BAND_LIMIT:
+                band[key] = members + alone
 
 
-def _band_keys(found: Any) -> list[int]:
-    raw = found.tobytes()
-    width = len(raw) // BANDS
+@lru_cache(maxsize=1)  # a text is looked for, then added
+def _band_keys(raw: bytes) -> list[int]:
     # hash() of bytes differs from run to run, but only equality is ever asked of it.
-    return [hash(raw[start : start + width]) for start in range(0, len(raw), width)]
+    return list(map(hash, OF_BANDS.unpack(raw)))
 
 
 def near_pairs(texts: Iterable[tuple[Hashable, str]], threshold: float = THRESHOLD) -> Iterable[tuple[Hashable, ...]]:

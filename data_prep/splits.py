@@ -35,8 +35,11 @@ def _card_keys(card: RoleCard) -> set[tuple[str, str]]:
 
 def opening(dialogue: Dialogue) -> str:
     """The seeker's first turn, normalised; empty when it has no more than five words."""
-    first = next((turn.text for turn in dialogue.turns if turn.speaker == "seeker"), "")
-    found = normalised(first)
+    found = ""
+    for turn in dialogue.turns:
+        if turn.speaker == "seeker":
+            found = normalised(turn.text)
+            break
     return found if word_count(found) > FEW_WORDS else ""
 
 

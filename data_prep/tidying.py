@@ -35,6 +35,12 @@ UNTIDY = (
     *map(chr, range(0x2000, 0x200B)),
     *("  ", " \n", "\n ", "\n\n\n", " \0", "\n\0", "\0 ", "\0\n"),
 )
+# Where neither of these is found in the same joined texts, the three steps above have nothing to do, and no text is
+# blank (the separators \x1c to \x1f are blank to Python, though no step above knows them).
+UNUSUAL = re.compile(
+    "[&<\r\t\v\f\x1c-\x1f\x85\xa0\xad\u1680\u180e\u2000-\u200d\u2028\u2029\u202f\u205f\u2060\u3000\ufeff]"
+)
+UNUSUAL_EDGE = re.compile("[ \n\0](?:(?<= )[ \n\0]|(?<=\n)(?:[ \0]|\n\n)|(?<=\0)[ \n\0])")
 PERSONAL = ("@", "u/", "微信号", "qq号", "QQ号", "Qq号", "qQ号")
 PERSONAL_TOO = re.compile(r"[0-9]{3}|(?i:wechat id)")
 

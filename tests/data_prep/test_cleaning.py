@@ -1,5 +1,7 @@
 import json
+import tempfile
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,8 +11,9 @@ from typer.testing import CliRunner
 from data_prep.chatter import SENTENCE, without_chatter
 from data_prep.cleaning import STEPS, CleaningReport, choose_steps, clean, flag_card
 from data_prep.cli import app
+from data_prep.cli_clean import cleaned_lines
 from data_prep.errors import UserError
-from data_prep.records import Dialogue, RoleCard, Turn, read_records, write_records
+from data_prep.records import Dialogue, RoleCard, Turn, dump_line, read_records, write_records
 from data_prep.sources import get_source
 
 
@@ -437,3 +440,36 @@ def test_real_smile_is_cleaned_and_only_what_steps_name_changes(real_data):
     assert letters == Counter(
         char for record in found for turn in record.turns for char in turn.text if "\u4e00" <= char <= "\u9fff"
     )
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(dialogues)
+def test_dialogues_are_written_as_any_record_is(record):
+    general = json.dumps(record.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False) + "\n"
+    assert dump_line(record) == general
+    assert list(Dialogue.model_fields) == ["id", "language", "source", "turns", "card", "situation", "meta"]
+    assert list(Turn.model_fields) == ["speaker", "text", "strategy", "meta"]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(dialogues, min_size=1, max_size=4), st.sets(st.sampled_from(sorted(STEPS))))
+def test_the_quick_way_through_a_file_writes_what_the_long_way_does(records, names):
+    steps = [step for step in STEPS.values() if step.name in names]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "d.jsonl"
+        write_records(path, records)
+        quick, long = CleaningReport(), CleaningReport()
+        lines = list(cleaned_lines(path, steps, quick))
+        assert lines == [dump_line(record) for record in clean(read_records(path, Dialogue), steps, long)]
+        assert quick == long
+
+
+@pytest.mark.parametrize(
+    "meta", ['{"a": 1, "a": 2}', '{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', r'{"a": "\ud800"}']
+)
+def test_the_quick_way_refuses_what_the_long_way_refuses(tmp_path, meta):
+    path = tmp_path / "d.jsonl"
+    line = dump_line(dialogue("a", meta={"a": 0}))
+    path.write_text(line.replace("d1", "d0") + line.replace('{"a": 0}', meta), encoding="utf-8")
+    with pytest.raises(UserError, match=r"d\.jsonl:2: "):
+        list(cleaned_lines(path, None, CleaningReport()))

@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import warnings
+from typing import Any
 
 # No library may report home, and none may ask the terminal for anything; set before any of them is imported.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -54,17 +55,33 @@ def quiet_libraries() -> None:
     logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in str(record.msg))
 
 
+# Typer's own name for it is private; its public kind of it is BadParameter.
+USAGE_ERROR: Any = typer.BadParameter.__base__
+
+
+def usage_line(error: Any) -> str:
+    """One line for a misspelt option or command; the help where nothing was given."""
+    context = error.ctx
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return str(error.format_message())
+    command = context.command_path if context else "esckit"
+    return f"error: {' '.join(error.format_message().split())} See: {command} --help"
+
+
 def main() -> None:
-    """Runs the command line. A user's mistake is its message alone and exit code 2."""
+    """Runs the command line. A user's mistake is one line and exit code 2."""
     quiet_libraries()
     try:
-        app()
+        # Not the library's own mode: it answers a misspelt option with a box of several lines.
+        sys.exit(app(prog_name="esckit", standalone_mode=False) or 0)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
+    except USAGE_ERROR as error:
+        print(usage_line(error), file=sys.stderr)
+    except (KeyboardInterrupt, typer.Abort):
         print("stopped; what was finished is kept", file=sys.stderr)
         sys.exit(130)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

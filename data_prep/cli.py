@@ -71,6 +71,19 @@ def refuse_overwriting(source: Path, targets: Iterable[Path | None]) -> None:
             )
 
 
+def refuse_other_parts(folder: Path, parts: Iterable[str], read: Iterable[Path]) -> None:
+    """Raises UserError when a folder holds parts that this split does not make: they would be taken for its own.
+
+    The files that are `read` may lie there too.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is a file; --out names a folder")
+    known = {(folder / f"{name}.jsonl").resolve() for name in parts} | {path.resolve() for path in read}
+    others = sorted(path.name for path in folder.glob("*.jsonl") if path.resolve() not in known)
+    if others:
+        raise UserError(f"{folder}: holds {', '.join(others)}, which this split does not make; choose another --out")
+
+
 @app.command(epilog="Example: esckit data sources")
 def sources(as_json: JsonFlag = False) -> None:
     """List the datasets that can be converted: language, licence, where to get them, what the files are called."""
@@ -257,6 +270,7 @@ def split(
     wanted = parse_fractions(fractions)
     for file in files:
         refuse_overwriting(file, (out / f"{name}.jsonl" for name in wanted))
+    refuse_other_parts(out, wanted, files)
     dialogues = [dialogue for file in files for dialogue in read_records(file, Dialogue)]
     parts = split_by_group(
         dialogues, wanted, seed, parse_names(group_by, "--group-by"), parse_names(stratify), parse_near(near)

@@ -125,6 +125,9 @@ def write_or_tell(out: Path, records: list[Any]) -> None:
 
 
 def outputs_differ(inputs: list[Path], *outputs: Path | None) -> None:
+    given = [path.resolve() for path in outputs if path is not None]
+    if len(set(given)) < len(given):
+        raise UserError(f"{given[0]}: is named for two outputs; they must differ")
     for path in inputs:
         refuse_overwriting(path, outputs)
 

@@ -1,5 +1,7 @@
 """The key of a blinded export: which item is which dialogue, and who was given it. It never goes to the raters."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -57,7 +59,10 @@ def make_key(dialogues: Sequence[Dialogue], plan: Plan, rubric: Rubric, seed: in
     chosen = sorted(planned)
     Random(f"items {seed}").shuffle(chosen)
     width = max(3, len(str(len(chosen))))
-    names = {dialogue_id: f"item-{number:0{width}}" for number, dialogue_id in enumerate(chosen, start=1)}
+    # The tag ties the sheets to this key: with the key of another export no item is known, rather than the wrong one.
+    content = json.dumps([seed, rubric.sha, chosen, {rater: list(ids) for rater, ids in plan.items()}])
+    tag = hashlib.sha256(content.encode()).hexdigest()[:4]
+    names = {dialogue_id: f"item-{tag}-{number:0{width}}" for number, dialogue_id in enumerate(chosen, start=1)}
     return RatingKey(
         rubric=rubric.name,
         rubric_sha=rubric.sha,

@@ -128,7 +128,9 @@ def read_text(path: str | Path) -> str:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise UserError(f"{path}: is UTF-16, expected UTF-8; convert it with: iconv -f UTF-16 -t UTF-8 {path.name}")
+        raise UserError(
+            f"{path}: is UTF-16, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8 {path} > utf8{path.suffix}"
+        )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -288,7 +290,10 @@ class Replacing:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        # A link is followed, so that it stays a link and its target is replaced.
+        self.path = Path(path).resolve() if Path(path).is_symlink() else Path(path)
+        if self.path.exists() and not self.path.is_file() and not self.path.is_dir():
+            raise UserError(f"{path}: is a device or a pipe, which writing would replace; name a file")
 
     def _failed(self, error: OSError) -> UserError:
         return UserError(f"{self.path}: cannot be written ({error.strerror})")

@@ -97,7 +97,7 @@ def load_rubric(name: str) -> Rubric:
     is_path = name.endswith((".yaml", ".yml"))
     if not is_path and name not in known_rubrics():
         close = get_close_matches(name, known_rubrics(), n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known_rubrics())}"
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known_rubrics())}."
         raise UserError(f"unknown rubric {name!r}; {hint} A rubric of your own is named by its .yaml path")
     path = Path(name) if is_path else RUBRIC_FOLDER / f"{name}.yaml"
     try:

@@ -33,6 +33,8 @@ def evaluate(
             raise UserError("--ratings is missing: a scorer is measured against what people said of the dialogues")
         result = _scorer(model, on, ratings, batch_size, limit)
     else:
+        if ratings is not None:
+            raise UserError(f"{model}: is no scorer folder (no scorer_config.json), and --ratings is for a scorer")
         if side not in ("seeker", "supporter"):
             raise UserError(f"--side {side!r}: expected seeker or supporter")
         result = _chat(model, against, on, side, max_length, batch_size, limit)

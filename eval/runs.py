@@ -255,8 +255,11 @@ def open_run(path: str | Path, settings: dict[str, Any]) -> RunWriter:
         raise UserError(f"{folder}: is a file; --out names a folder")
     if folder.exists() and not manifest_file.exists() and any(p.name[0] != "." for p in folder.iterdir()):
         raise UserError(f"{folder}: holds files but no manifest.json, so it is no run folder; name another --out")
-    folder.mkdir(parents=True, exist_ok=True)
-    unlock = _lock(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        unlock = _lock(folder)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror}); name another --out") from None
     try:
         manifest = _start(folder, settings) if not manifest_file.exists() else _resume(folder, settings)
         return RunWriter(folder, manifest, unlock)

@@ -16,7 +16,9 @@ Overrides = Annotated[
 def train(
     recipe: RecipePath,
     overrides: Overrides = None,
-    preview: Annotated[int, typer.Option(help="Show N rows and which tokens carry loss; train nothing.")] = 0,
+    preview: Annotated[
+        int | None, typer.Option(min=1, help="Show N rows and which tokens carry loss; train nothing.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint of this recipe.")] = False,
 ) -> None:
     """Train a seeker, a supporter or a scorer: the recipe's `kind` says which.

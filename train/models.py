@@ -26,7 +26,7 @@ def resolve_base(base: str) -> str:
         if not (folder / "config.json").is_file():
             raise UserError(f"{base}: is a folder without config.json, not a model; name a model folder or a hub id")
         return base
-    if base.startswith((".", "/", "~")) or base.count("/") != 1:
+    if base.startswith((".", "/", "~")) or base.count("/") != 1 or folder.parent.is_dir():
         raise UserError(
             f"model {base!r} is no folder and no hub id; known names: {', '.join(known_models())}, "
             "or a folder with config.json, or organisation/name"

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -230,3 +231,11 @@ def test_real_cards_and_dialogues(real_data, folder):
     result = call("convert", "esceval-cards", real_data / "esceval" / "card_high_zh.json", "--out", "c.jsonl")
     assert result.exit_code == 0
     assert len(read_records("c.jsonl", RoleCard)) == 324
+
+
+def test_a_split_beside_parts_of_another_is_refused(tmp_path):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "dev.jsonl").write_text("{}\n", encoding="utf-8")
+    samples = Path(__file__).parents[2] / "data_prep" / "samples" / "dialogues.jsonl"
+    said = fails("split", samples, "--out", tmp_path / "parts", "--fractions", "train=0.8,test=0.2")
+    assert "holds dev.jsonl, which this split does not make" in said

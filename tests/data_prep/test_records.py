@@ -244,3 +244,20 @@ def test_records_survive_jsonl(kind, made, tmp_path):
         assert "".join(dump_line(record) for record in records).encode() == path.read_bytes()
 
     round_trip()
+
+
+def test_a_device_or_pipe_is_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match="is a device or a pipe"):
+        write_text(pipe, "x")
+    assert pipe.is_fifo()
+
+
+def test_a_link_stays_a_link_and_its_target_is_written(tmp_path):
+    target, link = tmp_path / "target.jsonl", tmp_path / "link.jsonl"
+    target.write_text("old", encoding="utf-8")
+    link.symlink_to(target)
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert target.read_text(encoding="utf-8") == "new"

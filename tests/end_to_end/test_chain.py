@@ -279,3 +279,29 @@ def test_preview_shows_rows_and_trains_nothing(make_recipe, tmp_path):
     assert "row 2" in shown
     assert "carries loss" in shown
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("data", "claen"), "No such command 'claen'. Did you mean 'clean'?"),
+        (("train", "--outt", "x"), "No such option: --outt"),
+        (("simulate", "--cards", "x"), "Missing option '--seeker'"),
+        (("train", "r.yaml", "--preview", "0"), "--preview"),
+    ],
+)
+def test_a_misspelt_command_line_is_one_line(arguments, says):
+    line = one_line(esckit(*arguments, code=2))
+    assert says in line
+    assert " --help" in line
+
+
+def test_evaluate_tells_a_missing_scorer_from_a_chat_model(tmp_path):
+    ratings = ("--on", SAMPLES / "rated_dialogues.jsonl", "--ratings", SAMPLES / "ratings.jsonl")
+    assert "is no scorer folder" in one_line(esckit("evaluate", tmp_path / "none", *ratings, code=2))
+
+
+def test_a_model_folder_that_is_missing_is_not_asked_of_the_hub(tmp_path):
+    (tmp_path / "runs").mkdir()
+    line = one_line(esckit("evaluate", "runs/none", "--on", SAMPLES / "dialogues.jsonl", cwd=tmp_path, code=2))
+    assert "'runs/none' is no folder" in line

@@ -14,7 +14,9 @@ from eval.progress import progress_bar
 def evaluate(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A scorer folder, or a chat model: hf:BASE+ADAPTER.")],
     on: Annotated[str, typer.Option("--on", metavar="DIALOGUES", help="Held-out dialogues (JSONL).")],
-    ratings: Annotated[str | None, typer.Option(help="Ratings of those dialogues (JSONL); for a scorer.")] = None,
+    ratings: Annotated[
+        list[str] | None, typer.Option(help="Ratings of those dialogues (JSONL), for a scorer; may be repeated.")
+    ] = None,
     side: Annotated[str, typer.Option(help="Whose turns a chat model is measured on: seeker or supporter.")] = "seeker",
     max_length: Annotated[int, typer.Option(help="Tokens a dialogue; older turns of longer ones are dropped.")] = 2048,
     batch_size: Annotated[int, typer.Option(help="Dialogues read at once.")] = 4,
@@ -29,11 +31,11 @@ def evaluate(
     Example: esckit evaluate runs/rank --on valid.jsonl --ratings ratings.jsonl
     """
     if (Path(model) / "scorer_config.json").is_file():
-        if ratings is None:
+        if not ratings:
             raise UserError("--ratings is missing: a scorer is measured against what people said of the dialogues")
         result = _scorer(model, on, ratings, batch_size, limit)
     else:
-        if ratings is not None:
+        if ratings:
             raise UserError(f"{model}: is no scorer folder (no scorer_config.json), and --ratings is for a scorer")
         if side not in ("seeker", "supporter"):
             raise UserError(f"--side {side!r}: expected seeker or supporter")
@@ -44,7 +46,7 @@ def evaluate(
         _show(result)
 
 
-def _scorer(path: str, on: str, ratings_file: str, batch_size: int, limit: int | None) -> dict[str, Any]:
+def _scorer(path: str, on: str, ratings_files: list[str], batch_size: int, limit: int | None) -> dict[str, Any]:
     from data_prep.records import Dialogue, read_records
     from eval.evaluate import scorer_agreement, verdict
     from train.rank import read_ratings
@@ -52,12 +54,18 @@ def _scorer(path: str, on: str, ratings_file: str, batch_size: int, limit: int |
 
     scorer = Scorer.load(path)
     dialogues = read_records(on, Dialogue)[:limit]
-    found = scorer_agreement(scorer, dialogues, read_ratings([ratings_file], scorer.rubric), batch_size=batch_size)
+    ratings = read_ratings(ratings_files, scorer.rubric)
+    found = scorer_agreement(scorer, dialogues, ratings, batch_size=batch_size)
     return {
         "scorer": scorer.identity(),
         "dialogues": len(dialogues),
+        "dialogues_without_rating": sum(not _is_rated(ratings.get(one.id, {})) for one in dialogues),
         "dimensions": [{**asdict(figures), "verdict": verdict(figures)} for figures in found],
     }
+
+
+def _is_rated(raters: dict[str, dict[str, float | None]]) -> bool:
+    return any(value is not None for given in raters.values() for value in given.values())
 
 
 def _chat(
@@ -121,5 +129,7 @@ def _show(result: dict[str, Any]) -> None:
             cells = [_cell(figures[name]) for name in ("accuracy", "within_one", "kappa", "mae")]
             table.add_row(row["dimension"] if who == "scorer" else "", who, *cells)
     console.print(table)
+    if result["dialogues_without_rating"]:
+        console.print(f"{result['dialogues_without_rating']} dialogues have no rating in the files given: left out")
     for row in result["dimensions"]:
         console.print(f"{row['dimension']} ({row['ratings']} ratings): {row['verdict']}")

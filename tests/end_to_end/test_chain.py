@@ -255,7 +255,7 @@ def test_run_folder_made_with_other_settings(quickstart, tiny_model):
     assert "rounds: 3 in the folder, 2 now" in line
 
 
-def test_evaluate_both_kinds(quickstart, tiny_model):
+def test_evaluate_both_kinds(quickstart, tiny_model, tmp_path):
     out, _ = quickstart
     found = json.loads(
         esckit(
@@ -270,6 +270,16 @@ def test_evaluate_both_kinds(quickstart, tiny_model):
             *("--ratings", SAMPLES / "ratings.jsonl", "--json"),
         ).stdout
     )
+    lines = (SAMPLES / "ratings.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    halves = write(tmp_path / "a.jsonl", "".join(lines[::2])), write(tmp_path / "b.jsonl", "".join(lines[1::2]))
+    both = json.loads(
+        esckit(
+            *("evaluate", out / "esc_rank", "--on", SAMPLES / "rated_dialogues.jsonl", "--json"),
+            *("--ratings", halves[0], "--ratings", halves[1]),
+        ).stdout
+    )
+    assert both == found  # several files of ratings are one set
+    assert found["dialogues_without_rating"] == 0
     assert [row["dimension"] for row in found["dimensions"]][:2] == ["fluency", "expression"]
     assert all(row["constant"]["kappa"]["mean"] in (0.0, None) for row in found["dimensions"])
 

@@ -99,5 +99,7 @@ def verdict(figures: ScorerFigures) -> str:
     if kappa.reason == "every resample gives the same value":
         low = kappa.mean  # right everywhere: there is no spread to make an interval of
     if low is not None and low > 0:
-        return "agrees with raters beyond any constant (kappa interval above 0)"
+        hits, constant_hits = figures.scorer["accuracy"].mean, figures.constant["accuracy"].mean
+        but = "; the constant still hits the exact level more often" if (hits or 0) < (constant_hits or 0) else ""
+        return f"agrees with raters beyond any constant (kappa interval above 0){but}"
     return "does not beat the constant predictor (kappa interval includes 0 or is undefined)"

@@ -1,5 +1,6 @@
 """Held-out figures on made data: paired perplexity, agreement beside the constant, and the verdict."""
 
+import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ from data_prep.errors import UserError
 from data_prep.records import Dialogue
 from data_prep.rubric import Rubric
 from eval.evaluate import perplexity_interval, perplexity_ratio, scorer_agreement, verdict
+from eval.statistics import Interval
 
 WORDS = {"en": "word", "zh": "词"}
 RUBRIC = Rubric.model_validate(
@@ -78,6 +80,9 @@ def test_a_perfect_scorer_agrees_and_the_constant_predicts_the_training_mode():
     assert warm.constant["mae"].mean == pytest.approx(1.2)
     assert warm.constant["kappa"].mean == pytest.approx(0)
     assert verdict(warm).startswith("agrees with raters beyond any constant")
+    assert "more often" not in verdict(warm)
+    outdone = dataclasses.replace(warm, constant={**warm.constant, "accuracy": Interval(1.0, None, None, 9)})
+    assert verdict(outdone).endswith("the constant still hits the exact level more often")
 
 
 def test_a_scorer_that_says_the_training_mode_is_the_constant_baseline():

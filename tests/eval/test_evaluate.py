@@ -81,7 +81,10 @@ def test_a_perfect_scorer_agrees_and_the_constant_predicts_the_training_mode():
     assert warm.constant["kappa"].mean == pytest.approx(0)
     assert verdict(warm).startswith("agrees with raters beyond any constant")
     assert "more often" not in verdict(warm)
-    outdone = dataclasses.replace(warm, constant={**warm.constant, "accuracy": Interval(1.0, None, None, 9)})
+    # Nobody outdoes a perfect scorer, so this one is made to miss half.
+    missing = {**warm.scorer, "accuracy": Interval(0.5, None, None, 9)}
+    better = {**warm.constant, "accuracy": Interval(0.6, None, None, 9)}
+    outdone = dataclasses.replace(warm, scorer=missing, constant=better)
     assert verdict(outdone).endswith("the constant still hits the exact level more often")
 
 

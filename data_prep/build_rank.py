@@ -43,6 +43,11 @@ def accepted_ratings(located: Sequence[LocatedRating], rubric: Rubric, tally: Ta
     The same rating twice is taken once and counted. Two values of one rater for one dialogue and dimension refuse
     both: which one is meant is not ours to say.
     """
+    found = {rating.rubric for _, rating in located}
+    if located and rubric.name not in found:
+        # Not line by line: it is the option that is wrong, not every rating.
+        names = ", ".join(sorted(found))
+        raise UserError(f"the ratings are for rubric {names}, not {rubric.name}; give it with --rubric")
     checked: dict[tuple[str, str, str], list[LocatedRating]] = {}
     for where, rating in located:
         try:

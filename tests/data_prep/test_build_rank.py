@@ -143,3 +143,10 @@ def test_every_value_is_kept_refused_or_counted(dialogues, ratings):
     assert len(left) + sum(count for name, count in tally.missing.items() if name.endswith(": left out")) == len(
         dialogues
     )
+
+
+def test_ratings_for_another_rubric_are_one_error_not_one_a_line():
+    other = RUBRIC.model_copy(update={"name": "other"})
+    ratings = [("r.jsonl:1", rating("d1", 3))]
+    with pytest.raises(UserError, match=r"are for rubric esconv_survey, not other; give it with --rubric"):
+        build_rank([("d.jsonl:1", dialogue("d1"))], ratings, other, Split())

@@ -154,7 +154,7 @@ def test_faulty_ratings_are_refused_by_line_and_the_rest_is_built(folder):
     assert sheet["refused"] == {"rating off the scale": 2}
     assert len(read_records("rank/train.ratings.jsonl", Rating)) == 64
     result = call("build", *COMMANDS["rank"], "--rubric", "esc_eval", "--out", "other")
-    assert "no dialogue has a rating" in str(result.exception)
+    assert "the ratings are for rubric esconv_survey, not esc_eval" in str(result.exception)
 
 
 def test_nlpcc_files_are_taken_as_published(folder):

@@ -51,6 +51,8 @@ def quiet_libraries() -> None:
     """Drops the libraries' advice that a user of ours can do nothing with; their errors stay."""
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
+    # Adapters keep the base model's name, not this machine's path of it; PEFT remarks on that at every load.
+    warnings.filterwarnings("ignore", message=r".*base_model_name_or_path.* was renamed")
     # On a machine without a GPU this one comes with every command; `esckit` says itself what it runs on.
     logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in str(record.msg))
 

@@ -77,7 +77,7 @@ def _chat(
     from train.masking import ChatRenderer
     from train.models import load_chat_model
     from train.perplexity import dialogue_losses
-    from train.sft import ChatFormat, chat_rows, read_rows
+    from train.rows import ChatFormat, chat_rows, read_rows
 
     how = ChatFormat(side, load_prompt(side), load_prompt("greeting"), max_length)
     located = read_rows([on], None, seed=0)[:limit]

@@ -62,7 +62,7 @@ def show_preview(recipe: object, count: int) -> None:
 
     from data_prep.errors import UserError
     from train.recipe import ChatRecipe
-    from train.sft import preview_rows
+    from train.rows import preview_rows
 
     if not isinstance(recipe, ChatRecipe):
         raise UserError("--preview shows which tokens carry loss, and a scorer's loss is on ratings; leave it out")

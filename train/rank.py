@@ -12,7 +12,7 @@ from data_prep.rubric import Rubric, check_ratings, load_rubric
 from train.models import add_lora, load_backbone, load_tokenizer
 from train.output import finish, make_arguments, open_output, tidy_output
 from train.recipe import ScorerRecipe
-from train.sft import Located, read_dialogues
+from train.rows import Located, read_dialogues
 
 Labels = list[list[int]]
 """[raters][dimensions] level indices from 0; -100 where a rater gave none."""

@@ -70,6 +70,12 @@ class ChatData(Section):
     """The supporter's opening line put before a dialogue that the seeker opens; null for none. For a seeker only."""
     limit: int | None = Field(None, ge=1)
     """Use only this many training dialogues (a random sample by `seed`)."""
+    expand: Literal["dialogues", "turns"] = "dialogues"
+    """turns: a row for every learned turn, as the paper did. The same supervision for about three times the work."""
+    loss: Literal["all", "last", "marked"] = "all"
+    """Which turns of the trained side carry loss: all, the last, or those whose `meta` holds `learn: true`."""
+    packing: bool = False
+    """Several dialogues in one row, none of them seeing another. Pays with flash attention only."""
 
 
 class ScorerData(Section):
@@ -92,11 +98,23 @@ class ScorerSection(Section):
     """Learning rate of the heads; default: ten times that of the backbone, since they start from nothing."""
 
 
+class EvaluationSection(Section):
+    """What is looked at on the validation data while a chat model trains, besides its loss."""
+
+    samples: int = Field(default=0, ge=0)
+    """So many held-out turns are answered by the model at every evaluation and kept in the result folder."""
+    max_new_tokens: int = Field(default=128, ge=1)
+    """Length limit of those answers."""
+    patience: int | None = Field(default=None, ge=1)
+    """Stop after so many evaluations without a lower held-out loss, and keep the best checkpoint."""
+
+
 class ChatRecipe(Section):
     kind: Literal["seeker", "supporter"]
     model: ModelSection
     lora: LoraSection | None = None
     data: ChatData
+    evaluation: EvaluationSection = EvaluationSection()
     training: dict[str, Any] = {}
     seed: int = Field(0, ge=0, lt=2**32)
     out: str

@@ -11,7 +11,8 @@ from data_prep.records import Dialogue, read_located, write_records
 from tests.train.made import SAMPLES, chat_content, recipe_of
 from tests.train.test_sft import adapter_of, assert_same
 from train.masking import IGNORED, ChatRenderer
-from train.sft import ChatFormat, chat_rows, preview_rows, read_rows, train_chat
+from train.rows import ChatFormat, chat_rows, preview_rows, read_rows
+from train.sft import train_chat
 
 GREETING = load_prompt("greeting")
 DIALOGUES = SAMPLES / "dialogues.jsonl"

@@ -14,7 +14,8 @@ from train.masking import IGNORED, ChatRenderer
 from train.models import load_causal, load_chat_model, load_tokenizer
 from train.output import finished_metrics
 from train.recipe import ChatRecipe, Recipe
-from train.sft import ChatFormat, build_trainer, chat_rows, preview_rows, read_dialogues, train_chat
+from train.rows import ChatFormat, chat_rows, preview_rows, read_dialogues
+from train.sft import build_trainer, train_chat
 
 CLEAN = ("how are you?", "I am sad", "why is that?", "I can not sleep, 最近压力很大")
 

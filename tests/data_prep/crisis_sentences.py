@@ -1,8 +1,9 @@
 """Sentences to measure the crisis flag on: 60 that should be marked and 60 harmless ones that look like them.
 
 All were written for this file; none is of a real person. HELD_OUT was written first, before the lexicon in
-data_prep/crisis.py was looked at, and is never used to choose its patterns: a sentence that is missed there stays
-missed until something learnt elsewhere finds it. Patterns may be chosen on DEVELOPMENT.
+data_prep/crisis.py was looked at, and must not be used to choose its patterns: a sentence that is missed there stays
+missed until something learnt elsewhere finds it. Patterns may be chosen on DEVELOPMENT. One hand wrote both halves and
+the patterns, so the figures flatter.
 """
 
 from typing import NamedTuple
@@ -109,6 +110,99 @@ HELD_OUT = _half(
             "家里的绿萝快要枯死了，该换盆了。",
             "我不想活动，只想躺在沙发上看剧。",
             "辣死我了，快给我一杯冰水。",
+        ),
+    }
+)
+
+DEVELOPMENT = _half(
+    {
+        ("en", "ideation"): (
+            "I'm thinking of killing myself and it scares me how calm I feel.",
+            "There are nights when I would rather be dead than face my boss again.",
+            "I can't go on living like this, I want out of this life.",
+        ),
+        ("en", "plan"): (
+            "I bought a rope last week and it is hanging ready in the garage.",
+            "I've hidden enough tablets in my drawer to make sure I don't survive.",
+        ),
+        ("en", "self-harm"): (
+            "I slice my forearms with a razor blade when I can't cope.",
+            "I've been stubbing out cigarettes on my skin.",
+            "I bang my head against the wall until I see stars.",
+        ),
+        ("en", "home abuse"): (
+            "My boyfriend pushed me down the stairs and said it was my fault.",
+            "Mom throws things at me and calls me worthless, I'm afraid to go home.",
+        ),
+        ("en", "sexual violence"): (
+            "He forced me to have sex with him even though I kept saying no.",
+            "My stepdad came into my room and touched me when I was eleven.",
+        ),
+        ("en", "indirect"): (
+            "My family would be happier if I were gone.",
+            "I'm just a burden and nobody would miss me.",
+            "I wish I could disappear and never have been born.",
+        ),
+        ("zh", "ideation"): (
+            "我反复出现轻生的念头，越来越频繁。",
+            "我好几次都不想继续活下去了。",
+            "有时候真想一了百了。",
+        ),
+        ("zh", "plan"): (
+            "我连绳子都买好了，就差哪天下决心。",
+            "我查过吃多少片药会死，也写好了告别信。",
+        ),
+        ("zh", "self-harm"): (
+            "压力一大我就用小刀在胳膊上划口子。",
+            "我会狠狠地打自己耳光，掐自己的大腿。",
+            "我总忍不住把自己的手咬出血。",
+        ),
+        ("zh", "home abuse"): (
+            "男朋友吵架的时候掐住我的脖子不放。",
+            "我妈小时候天天用衣架打我，打到站不起来。",
+        ),
+        ("zh", "sexual violence"): (
+            "他强迫我跟他发生性关系，我不敢报警。",
+            "邻居叔叔在我七岁的时候摸过我的身体。",
+        ),
+        ("zh", "indirect"): (
+            "我就是大家的累赘，我消失了谁都不会在意。",
+            "真希望自己从来没有出生过。",
+            "活着太累了，什么时候才能解脱。",
+        ),
+        ("en", "harmless"): (
+            "I laughed so hard I thought I'd die.",
+            "My boss will kill me if I miss this deadline.",
+            "I'm starving, I could murder a burger.",
+            "The suspense of that show is killing me.",
+            "I'd die without my morning coffee.",
+            "My sister hit me with great news, she's pregnant.",
+            "I wish I could disappear to a beach for two weeks.",
+            "The kids beat me to the front seat again.",
+            "He touched me deeply with what he said at the funeral.",
+            "My back hurts so much after moving the furniture.",
+            "I cut my arm on the fence while gardening.",
+            "The tablets the dentist gave me make me sleepy.",
+            "Nobody would miss me if I left the party early.",
+            "I bought a rope for the boat last week.",
+            "They forced me to work overtime again.",
+        ),
+        ("zh", "harmless"): (
+            "这只猫可爱死了。",
+            "我妈要是知道我挂科，非打死我不可。",
+            "高铁晚点两小时，急死人了。",
+            "最近忙得要死，连饭都没空吃。",
+            "我爸天天用旧手机打我微信电话。",
+            "领导在会上点名表扬，尴尬死了。",
+            "今天搬家，胳膊被箱子划了一道口子。",
+            "真想消失几天，去海边度个假。",
+            "孩子咬自己的手指甲，怎么改？",
+            "他买好了绳子和帐篷，准备去露营。",
+            "老师摸了摸我的头，让我别紧张。",
+            "终于考完试，彻底解脱了。",
+            "夏天太热，晒死我了。",
+            "这个游戏里我又死了三次。",
+            "医生开的药一次吃多少片？",
         ),
     }
 )

@@ -6,36 +6,24 @@ error says which files to bring and from where: nobody is left with a traceback 
 """
 
 import json
-import os
 import shutil
-import threading
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 from data_prep.errors import UserError
+from data_prep.hub import Progress, cache_root, finished_record, hub_snapshot, offline_reason, one_line, silent
 from data_prep.records import sha256_of
 from data_prep.sources.base import Source
 
 # Text our converters read, and what says how it may be used; nothing that executes.
 KEEP = ("*.json", "*.jsonl", "*.txt", "*.csv", "*.tsv", "*.md", "LICENSE*", "LICENCE*")
-# Seconds for one answer of the hub, and for its first answer altogether (a name look-up can hang beyond the former).
-HUB_TIMEOUT = 5.0
-HUB_DEADLINE = 8.0
-
-Progress = Callable[[str], None]
-
-
-def _silent(_line: str) -> None:
-    pass
 
 
 def dataset_folder(name: str) -> Path:
     """Where a dataset is kept by default: $ESCKIT_CACHE (or ~/.cache/esckit) / datasets / name."""
-    root = Path(os.environ.get("ESCKIT_CACHE") or "~/.cache/esckit").expanduser().absolute()
-    return root / "datasets" / name
+    return cache_root() / "datasets" / name
 
 
 def what_to_bring(source: Source) -> str:
@@ -47,7 +35,7 @@ def what_to_bring(source: Source) -> str:
     )
 
 
-def fetch_dataset(source: Source, out: Path | None = None, progress: Progress = _silent) -> Path:
+def fetch_dataset(source: Source, out: Path | None = None, progress: Progress = silent) -> Path:
     """The folder of a dataset's files, downloaded unless it is there already; `progress` is told each step.
 
     Raises UserError when the dataset is not on the hub, the hub cannot be reached or refuses, and when the folder
@@ -63,7 +51,7 @@ def fetch_dataset(source: Source, out: Path | None = None, progress: Progress = 
         raise UserError(f"{folder}: holds something else than {source.name} as fetched; choose an empty folder")
     progress(f"{source.name}: fetching {source.hub_id}")
     try:
-        snapshot = _snapshot(source.hub_id)
+        snapshot = hub_snapshot(source.hub_id, "dataset", KEEP)
     except Exception as error:  # the client raises its own errors, the HTTP library's and OSError alike
         raise UserError(
             f"cannot fetch {source.name} from hub dataset {source.hub_id} ({_reason(error)}); {what_to_bring(source)}"
@@ -75,68 +63,16 @@ def fetch_dataset(source: Source, out: Path | None = None, progress: Progress = 
 
 def is_fetched(folder: Path, hub_id: str) -> bool:
     """Whether the folder's source.json is of this dataset and every file it lists still has its size."""
-    try:
-        record = json.loads((folder / "source.json").read_text(encoding="utf-8"))
-        sizes = all((folder / name).stat().st_size == entry["bytes"] for name, entry in record["files"].items())
-        return sizes and record["hub_id"] == hub_id
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
+    record = finished_record(folder)
+    return record is not None and record.get("hub_id") == hub_id
 
 
-def _snapshot(hub_id: str) -> Path:
-    """The files at the newest commit, through the hub client's own cache, which resumes broken downloads."""
-    from huggingface_hub import constants, snapshot_download
-
-    if constants.HF_HUB_OFFLINE:
-        return Path(snapshot_download(hub_id, repo_type="dataset", allow_patterns=list(KEEP), local_files_only=True))
-    commit = _within(HUB_DEADLINE, lambda: _latest_commit(hub_id))
-    return Path(
-        snapshot_download(
-            hub_id, repo_type="dataset", revision=commit, allow_patterns=list(KEEP), etag_timeout=HUB_TIMEOUT
-        )
-    )
-
-
-def _latest_commit(hub_id: str) -> str:
-    from huggingface_hub import HfApi
-
-    commit = HfApi().dataset_info(hub_id, timeout=HUB_TIMEOUT).sha
-    if not commit:
-        raise ValueError("the hub named no commit")
-    return commit
-
-
-def _within(seconds: float, work: Callable[[], str]) -> str:
-    """The result of `work`, or TimeoutError; the thread left behind dies with the process."""
-    done: list[str] = []
-    failed: list[Exception] = []
-
-    def run() -> None:
-        try:
-            done.append(work())
-        except Exception as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if failed:
-        raise failed[0]
-    if not done:
-        raise TimeoutError(f"no answer within {seconds:g} seconds")
-    return done[0]
-
-
-def _reason(error: Exception, limit: int = 200) -> str:
-    from huggingface_hub import constants
+def _reason(error: Exception) -> str:
     from huggingface_hub.errors import GatedRepoError
 
-    if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set and the hub client's cache does not hold it"
     if isinstance(error, GatedRepoError):
-        return "access must be asked for on its hub page, and the token set in HF_TOKEN"
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text if len(text) <= limit else text[: limit - 1] + '…'}"
+        return offline_reason() or "access must be asked for on its hub page, and the token set in HF_TOKEN"
+    return offline_reason() or one_line(error, 200)
 
 
 def _put(snapshot: Path, folder: Path, source: Source) -> None:

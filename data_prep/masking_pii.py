@@ -10,15 +10,28 @@ import re
 from collections import Counter
 
 # Digits of known crisis lines and emergency numbers, without country code. Short codes are never masked in any case.
+# Looked up, with the public page that gives the number; those without a page are from memory.
 CRISIS_LINES = frozenset(
     {
-        # United States and Canada: 988, the former lifeline, Trevor Project, domestic violence, sexual assault, SAMHSA
-        *("988", "8002738255", "8664887386", "8007997233", "8006564673", "8006624357", "741741", "8334564566"),
-        # United Kingdom and Ireland: Samaritans, Childline, SHOUT; Australia: Lifeline, Beyond Blue
+        # United States and Canada: 988 and the former lifeline (stayanotherday.com), crisis text line and SAMHSA
+        # (internationalmentalhealth.org), domestic violence (ovc.ojp.gov), Trevor Project (theodysseyonline.com, its
+        # article on it), Canada's former line (news reports), sexual assault (rainn.org; in digits span.state.gov)
+        *("988", "8002738255", "741741", "8006624357", "8007997233", "8664887386", "8334564566", "8006564673"),
+        # United Kingdom and Ireland: Samaritans (samaritans.org), Childline (kshsafety.com, after the NHS), Shout
+        # (giveusashout.org); Australia: Lifeline and Beyond Blue (tandemcarers.org.au)
         *("116123", "08001111", "85258", "131114", "1300224636"),
-        # China: 12356, youth line, Beijing, Hope 24, Lifeline; Hong Kong Samaritans; Taiwan 1925, 1995
-        *("12356", "12355", "01082951332", "8008101117", "4001619995", "4008211215", "23892222", "1925", "1995"),
-        *("911", "112", "999", "000", "110", "120", "12338", "12348"),
+        # China: psychological aid 12356 (People's Daily, 25 December 2024), youth 12355 (tellerreport.com), Beijing's
+        # line from mobiles and from land lines (bhlgh.com, the hospital that runs it), Hope 24 (xinlizaixian.com, after
+        # China National Radio), Lifeline (britishchambershanghai.org), women 12338 (lg.gov.cn), legal aid 12348
+        # (plnmw.com)
+        *("12356", "12355", "01082951332", "8008101117", "4001619995", "4008211215", "12338", "12348"),
+        # Hong Kong: Samaritan Befrienders, two numbers, The Samaritans, Suicide Prevention Services (csrp.hku.hk)
+        *("23892222", "23892223", "28960000", "23820000"),
+        # Taiwan: 1925 and Lifeline 1995 (udn.com, kch.org.tw)
+        *("1925", "1995"),
+        # Emergency: 911 (internationalmentalhealth.org), 999 (csrp.hku.hk, giveusashout.org), 110 and 120
+        # (sz12333.net.cn, on Suzhou's 12356); from memory: 112 and 000
+        *("911", "999", "110", "120", "112", "000"),
     }
 )
 HOTLINE_WORDS = re.compile(

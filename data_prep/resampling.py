@@ -1,4 +1,4 @@
-"""Bootstrap intervals over dialogues: BCa, percentile where BCa is undefined, none where none exists."""
+"""Bootstrap intervals over dialogues or role cards: BCa, percentile where BCa is undefined, none where none exists."""
 
 import warnings
 from collections.abc import Callable
@@ -32,16 +32,18 @@ def bootstrap_interval(
     confidence: float = 0.95,
     seed: int = 0,
     resamples: int = 1999,
+    unit: str = "dialogues",
 ) -> Limits:
     """BCa interval (Efron 1987) of a statistic of unit indices, [resamples, draws] -> [resamples].
 
-    None when there are fewer than two units, when the statistic is undefined in any resample (a figure that may vanish
-    has no honest interval), or when all resamples give the same value.
+    Percentile where BCa is undefined. None when there are fewer than two units (the reason calls them `unit`), when
+    the statistic is undefined in any resample (a figure that may vanish has no honest interval), or when all resamples
+    give the same value.
     """
     from scipy.stats import bootstrap
 
     if units < 2:
-        return Limits(reason="an interval needs at least two dialogues")
+        return Limits(reason=f"an interval needs at least two {unit}")
     with warnings.catch_warnings():
         # Degenerate data are told apart below; the libraries' warnings would only repeat it on the terminal.
         warnings.simplefilter("ignore")

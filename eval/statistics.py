@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.resampling import bootstrap_interval, weights_of
+
 Floats = NDArray[np.float64]
 RESAMPLES = 9999
 
@@ -211,8 +213,9 @@ def agreement_intervals(
             intervals[name] = Interval(None, None, None, len(confusions), reason=whole.reason)
             continue
 
-        def statistic(index: NDArray[np.int64], axis: int, formula: Callable[[Floats], Any] = formula) -> NDArray[Any]:
-            return np.asarray(formula(confusions[index].sum(axis=-3)))
+        def statistic(index: NDArray[np.int64], formula: Callable[[Floats], Any] = formula) -> Floats:
+            summed = weights_of(index, len(confusions)) @ confusions.reshape(len(confusions), -1)
+            return np.asarray(formula(summed.reshape(-1, *confusions.shape[1:])))
 
         intervals[name] = _bootstrap(value, statistic, len(confusions), confidence, seed, resamples)
     return intervals
@@ -247,7 +250,7 @@ def ratio_interval(
         return Interval(None, None, None, 0, reason="there is nothing to take a ratio of")
     return _bootstrap(
         float(above.sum() / below.sum()),
-        lambda index, axis: above[index].sum(axis=axis) / below[index].sum(axis=axis),
+        lambda index: above[index].sum(axis=-1) / below[index].sum(axis=-1),
         len(above),
         confidence,
         seed,
@@ -263,7 +266,7 @@ def _mean_of(values: Floats, confidence: float, seed: int, resamples: int) -> In
         return Interval(float(values[0]), None, None, len(values), reason="all cards have the same value")
     return _bootstrap(
         float(values.mean()),
-        lambda index, axis: values[index].mean(axis=axis),
+        lambda index: values[index].mean(axis=-1),
         len(values),
         confidence,
         seed,
@@ -273,45 +276,14 @@ def _mean_of(values: Floats, confidence: float, seed: int, resamples: int) -> In
 
 def _bootstrap(
     estimate: float,
-    statistic: Callable[[NDArray[np.int64], int], NDArray[Any]],
+    statistic: Callable[[NDArray[np.int64]], Floats],
     n: int,
     confidence: float,
     seed: int,
     resamples: int,
 ) -> Interval:
-    """BCa interval of a statistic of unit indices; percentile where BCa is undefined; else None with a reason."""
-    import warnings
-
-    from scipy.stats import bootstrap
-
-    if n < 2:
-        return Interval(estimate, None, None, n, reason="an interval needs at least two cards")
-    with warnings.catch_warnings():
-        # Degenerate data are told apart below; scipy's and numpy's warnings would only repeat it on the terminal.
-        warnings.simplefilter("ignore")
-        result = bootstrap(
-            (np.arange(n),),
-            statistic,
-            vectorized=True,
-            n_resamples=resamples,
-            batch=max(1, 2_000_000 // n // 25),
-            confidence_level=confidence,
-            method="BCa",
-            rng=np.random.default_rng(seed),
-        )
-    drawn = np.asarray(result.bootstrap_distribution)
-    undefined = int((~np.isfinite(drawn)).sum())
-    if undefined:
-        reason = f"undefined in {undefined} of {resamples} resamples"
-        return Interval(estimate, None, None, n, reason=reason)
-    if np.ptp(drawn) < 1e-12:
-        return Interval(estimate, None, None, n, reason="every resample gives the same value")
-    low, high = result.confidence_interval
-    if np.isfinite(low) and np.isfinite(high):
-        return Interval(estimate, float(low), float(high), n, method="BCa")
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail])
-    return Interval(estimate, float(low), float(high), n, method="percentile")
+    limits = bootstrap_interval(statistic, estimate, n, confidence, seed, resamples, unit="cards")
+    return Interval(estimate, limits.low, limits.high, n, limits.method, limits.reason)
 
 
 def _confusions(

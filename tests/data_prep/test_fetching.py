@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from data_prep import fetching
+from data_prep import hub as hub_module
 from data_prep.errors import UserError
 from data_prep.sources import get_source
 
@@ -153,3 +154,20 @@ def test_datasets_that_are_not_on_the_hub_and_folders_in_use(tmp_path, monkeypat
 def test_a_damaged_source_json_is_not_a_fetched_folder(tmp_path, text):
     (tmp_path / "source.json").write_text(text, encoding="utf-8")
     assert not fetching.is_fetched(tmp_path, "a/b")
+
+
+def test_cache_root(monkeypatch, tmp_path):
+    monkeypatch.setenv("ESCKIT_CACHE", str(tmp_path / "cache"))
+    assert hub_module.cache_root() == tmp_path / "cache"
+    monkeypatch.setenv("ESCKIT_CACHE", "")
+    assert hub_module.cache_root() == Path.home() / ".cache" / "esckit"
+
+
+def test_a_look_up_that_hangs_is_given_up():
+    start = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"no answer within 0.2 seconds"):
+        hub_module.within(0.2, lambda: time.sleep(5))
+    assert time.monotonic() - start < 2
+    with pytest.raises(ZeroDivisionError):
+        hub_module.within(5, lambda: 1 // 0)
+    assert hub_module.within(5, lambda: 7) == 7

@@ -39,6 +39,14 @@ def test_chats_become_dialogues_verbatim(tmp_path, as_lines):
     assert not conversion.refused
 
 
+def test_two_system_prompts_are_refused(tmp_path):
+    kept = {"id": 8, "system": "Be kind.", "messages": TURNS[1:]}
+    conversion = read(tmp_path, [kept, record(system="Be kind.")])
+    assert [dialogue.meta for dialogue in conversion.dialogues] == [{"system": "Be kind."}]
+    (refusal,) = conversion.refused
+    assert "two system prompts" in refusal.reason
+
+
 def test_the_assistant_may_be_the_seeker(tmp_path):
     options = Options(language="en", seeker="assistant")
     (dialogue,) = read(tmp_path, [record()], options).dialogues

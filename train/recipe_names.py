@@ -59,7 +59,7 @@ def _training(old: str, new: str | None, why: str, *more: Any) -> Renamed:
 
 RENAMED = (
     _training("warmup_ratio", "warmup_steps", "below 1 it is a share of all steps", share_of_steps, "0 up to below 1"),
-    _training("group_by_length", None, "batches are made by length always"),
+    _training("group_by_length", None, "batches are made by length unless data.order says otherwise"),
     _training("evaluation_strategy", "eval_strategy", "renamed in transformers 4.46"),
     _training("per_gpu_train_batch_size", "per_device_train_batch_size", "renamed in transformers 5"),
     _training("per_gpu_eval_batch_size", "per_device_eval_batch_size", "renamed in transformers 5"),

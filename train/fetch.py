@@ -221,7 +221,7 @@ def _from_hub(model: KnownModel, ready: Path) -> dict[str, Any]:
         if offline:
             snapshot = snapshot_download(model.hub_id, allow_patterns=wanted, local_files_only=True)
         else:
-            commit = _within(HUB_DEADLINE, lambda: _latest_commit(model.hub_id))
+            commit = within(HUB_DEADLINE, lambda: _latest_commit(model.hub_id))
             snapshot = snapshot_download(model.hub_id, revision=commit, allow_patterns=wanted, etag_timeout=HUB_TIMEOUT)
     except Exception as error:  # the client raises its own errors, the HTTP library's and OSError alike
         if offline:
@@ -248,7 +248,7 @@ def _copy_kept(snapshot: Path, ready: Path) -> None:
             shutil.copyfile(file, target)
 
 
-def _within(seconds: float, work: Callable[[], Result]) -> Result:
+def within(seconds: float, work: Callable[[], Result]) -> Result:
     """The result of `work`, or TimeoutError; the thread left behind dies with the process."""
     done: list[Result] = []
     failed: list[Exception] = []

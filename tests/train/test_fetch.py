@@ -328,11 +328,11 @@ def test_hub_that_refuses_or_never_answers_is_given_up_soon(tmp_path):
 def test_a_look_up_that_hangs_is_given_up():
     start = time.monotonic()
     with pytest.raises(TimeoutError, match=r"no answer within 0.2 seconds"):
-        fetch._within(0.2, lambda: time.sleep(5))
+        fetch.within(0.2, lambda: time.sleep(5))
     assert time.monotonic() - start < 2
     with pytest.raises(ZeroDivisionError):
-        fetch._within(5, lambda: 1 // 0)
-    assert fetch._within(5, lambda: 7) == 7
+        fetch.within(5, lambda: 1 // 0)
+    assert fetch.within(5, lambda: 7) == 7
 
 
 # --- the hub, made here --------------------------------------------------------------------------------------------

@@ -169,6 +169,7 @@ RESERVED = {
     "model_init_kwargs": "set the `model` section instead",
     "tokenizer": "the base model's own tokenizer is used",
     "processing_class": "the base model's own tokenizer is used",
+    "push_to_hub_token": "log in with `hf auth login`; a recipe is no place for a secret",
     "hub_token": "log in with `hf auth login`; a recipe is no place for a secret",
     "train_sampling_strategy": "batches are made by length with a seeded sampler",
 }

@@ -74,7 +74,6 @@ RENAMED = (
         "true or false",
     ),
     _training("push_to_hub_model_id", "hub_model_id", "renamed in transformers 5"),
-    _training("push_to_hub_token", "hub_token", "renamed in transformers 5"),
     _training("adafactor", "optim", "an optimiser like others", when_true("adafactor"), "true or false"),
     _training("dispatch_batches", "accelerator_config.dispatch_batches", "moved by transformers"),
     _training("split_batches", "accelerator_config.split_batches", "moved by transformers"),

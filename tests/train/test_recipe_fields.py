@@ -174,7 +174,10 @@ def folder(tmp_path_factory, tiny_model, tiny_encoder) -> Path:
     write_lines(place / "scorer" / "held.jsonl", rated[:2])
     write_lines(place / "scorer" / "other.jsonl", rated[-8:])
     ratings = read_lines(SAMPLES / "ratings.jsonl")
-    write_lines(place / "scorer" / "ratings.jsonl", [{**r, "value": None if r["value"] is None else 4 - r["value"]} for r in ratings])
+    write_lines(
+        place / "scorer" / "ratings.jsonl",
+        [{**r, "value": None if r["value"] is None else 4 - r["value"]} for r in ratings],
+    )
     survey = [
         {"dialogue_id": d["id"], "rater": "a", "rubric": "esconv_survey", "dimension": name, "value": 3}
         for d in rated

@@ -91,19 +91,22 @@ def check_recipe(path: str | Path, with_data: bool = True) -> list[StepResult]:
         found("training")
         return needs(check_arguments)()
 
-    def names() -> None:
+    def names() -> str | None:
         found("names")
+        return needs(lambda _: None)()
 
-    def data_files(checked: Recipe) -> str:
+    def data_files() -> str | None:
         if not with_data:
             raise SkippedError("not looked at, as asked for")
-        assert faults is not None
-        return check_data(checked, faults, made_by(path))
+        if missing := faults.of("data") if faults else []:
+            how = [f"made by: {command}" for command in made_by(path)]
+            raise UserError("\n".join([*missing, *(how or ["make or bring them first"])]))
+        return needs(check_data)()
 
     step("YAML is readable", readable)
     step("keys and types", keys)
     step("training block fits the library", training)
-    step("data files", needs(data_files))
+    step("data files", data_files)
     step("rubric and prompts", names)
     step("base model", needs(check_model))
     step("chat template", needs(check_template))
@@ -141,13 +144,9 @@ def check_arguments(recipe: Recipe) -> None:
 # ---- data
 
 
-def check_data(recipe: Recipe, faults: RecipeFaults, commands: Sequence[str]) -> str:
-    """Every file is there and its first record is what the recipe's kind reads."""
-    missing = faults.of("data")
-    if missing:
-        how = [f"made by: {command}" for command in commands]
-        raise UserError("\n".join([*missing, *(how or ["make or bring them first"])]))
-    first_fault: list[str] = []
+def check_data(recipe: Recipe) -> str:
+    """The first record of every file, all of which are there, is what the recipe's kind reads."""
+    wrong: list[str] = []
     sets: list[tuple[Sequence[str], Callable[[Recipe, str], None]]] = [
         (recipe.data.train, _first_dialogue),
         (recipe.data.validation or (), _first_dialogue),
@@ -160,9 +159,9 @@ def check_data(recipe: Recipe, faults: RecipeFaults, commands: Sequence[str]) ->
             try:
                 look(recipe, file)
             except UserError as error:
-                first_fault.append(str(error))
-    if first_fault:
-        raise UserError("\n".join(first_fault))
+                wrong.append(str(error))
+    if wrong:
+        raise UserError("\n".join(wrong))
     return f"{count} {'file' if count == 1 else 'files'}, the first record of each fits a {recipe.kind}"
 
 

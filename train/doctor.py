@@ -59,7 +59,7 @@ def examine(endpoint: str | None = None) -> list[Finding]:
         found += look()
     if endpoint is not None:
         found += endpoint_findings(endpoint)
-    for look in (keys, models):
+    for look in (secrets, models):
         found += look()
     return found
 
@@ -242,7 +242,7 @@ def optional_packages() -> Iterator[Finding]:
             yield Finding("optional", "ok", f"{name}{version}: for {use}")
 
 
-def keys() -> Iterator[Finding]:
+def secrets() -> Iterator[Finding]:
     """Which secrets are set. Their values are looked at for being empty, and nothing else."""
     netrc = (Path.home() / ".netrc").is_file()
     for name, use in KEYS.items():

@@ -142,7 +142,8 @@ def _translate_one(content: dict[str, Any], value: Any, entry: Renamed, faults: 
     for part in entry.new[:-1]:
         place = place.setdefault(str(part), {})
         if not isinstance(place, dict):
-            return  # wrong by itself, and told as that
+            faults.add(entry.old, f"{name} is {new_name} now, and {part} is no section to put it into; write it there")
+            return
     key = str(entry.new[-1])
     if key in place and not replaces:
         faults.add(entry.old, f"{name} is the old name of {new_name}, which is set too; keep {new_name} only")

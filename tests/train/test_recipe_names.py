@@ -98,6 +98,10 @@ def test_old_names_of_other_sections(write, capsys):
         ("  max_seq_length: 8\n", "r.yaml:12: training.max_seq_length is the old name of data.max_length"),
         ("  per_gpu_train_batch_size: x\n", "r.yaml:12: training.per_device_train_batch_size: found 'x'"),
         ("  push_to_hub_token: made\n", "r.yaml:12: training.push_to_hub_token cannot be set here; log in with"),
+        (
+            "  split_batches: true\n  accelerator_config: file.json\n",
+            "r.yaml:12: training.split_batches is training.accelerator_config.split_batches now, and accelerator_config",
+        ),
         ("  tokenizer: x\n", "r.yaml:12: training.tokenizer cannot be set here; the base model's own"),
     ],
 )

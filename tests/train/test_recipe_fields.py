@@ -54,6 +54,7 @@ VIEWS = {
     "arguments": lambda t: json.dumps([t.args.to_dict(), getattr(t, "head_learning_rate", None)], default=str),
     "rows": lambda t: [dict(row) for row in t.train_dataset],
     "held-out rows": lambda t: [dict(row) for row in t.eval_dataset],
+    "order": lambda t: list(t._get_train_sampler()),
     "model": model_view,
     "callbacks": callback_view,
 }
@@ -102,7 +103,7 @@ MODEL = {
     "lora.dropout": (["lora.dropout=0.3"], "model"),
     "lora.dora": (["lora.dora=true"], "model"),
     "training": (["training.weight_decay=0.5"], "arguments"),
-    "seed": (["seed=7"], "arguments"),
+    "seed": (["seed=7"], "order"),
     "out": (["out={folder}/elsewhere"], "arguments"),
 }
 

@@ -100,7 +100,7 @@ def test_old_names_of_other_sections(write, capsys):
         ("  push_to_hub_token: made\n", "r.yaml:12: training.push_to_hub_token cannot be set here; log in with"),
         (
             "  split_batches: true\n  accelerator_config: file.json\n",
-            "r.yaml:12: training.split_batches is training.accelerator_config.split_batches now, and accelerator_config",
+            "r.yaml:12: training.split_batches is training.accelerator_config.split_batches now, and acc",
         ),
         ("  tokenizer: x\n", "r.yaml:12: training.tokenizer cannot be set here; the base model's own"),
     ],

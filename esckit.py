@@ -25,6 +25,7 @@ from eval.cli_quickstart import quickstart
 from eval.cli_report import report, score
 from eval.cli_simulate import simulate
 from train.cli import model_app, recipe_app, train
+from train.cli_doctor import doctor
 
 app = typer.Typer(
     name="esckit",
@@ -35,6 +36,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command()(quickstart)
+app.command()(doctor)
 app.add_typer(data_app, name="data")
 app.add_typer(cards_app, name="cards")
 app.add_typer(ratings_app, name="ratings")

@@ -1,6 +1,6 @@
 """Commands of floor 2: train, recipe, model. Heavy imports stay inside the functions."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -74,26 +74,56 @@ def show_preview(recipe: object, count: int) -> None:
 
 
 @recipe_app.command()
-def check(recipes: Annotated[list[str], typer.Argument(metavar="FILE...", help="Recipes to check.")]) -> None:
-    """Check recipes completely without loading a model; every fault is one line.
+def check(
+    recipes: Annotated[list[str], typer.Argument(metavar="FILE...", help="Recipes to check.")],
+    no_data: Annotated[bool, typer.Option("--no-data", help="Leave out data files: they are made later.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the steps as JSON.")] = False,
+) -> None:
+    """Check recipes in numbered steps without loading a model: ✓ fine, ✗ to be corrected, ⊘ cannot be told here.
 
     Example: esckit recipe check recipes/quickstart/*.yaml
     """
-    from data_prep.errors import UserError
-    from train.recipe import load_recipe
+    import json
+    from dataclasses import asdict
 
+    from train.recipe_check import MARKS, check_recipe
+
+    results = []
     failed = 0
     for path in recipes:
-        try:
-            load_recipe(path)
-        except UserError as error:
-            failed += 1
-            typer.echo(f"✗ {path}")
-            typer.echo(str(error))
-        else:
-            typer.echo(f"✓ {path}")
+        steps = check_recipe(path, with_data=not no_data)
+        faulty = sum(step.verdict == "fault" for step in steps)
+        failed += faulty > 0
+        results.append({"recipe": path, "ok": not faulty, "steps": [asdict(step) for step in steps]})
+        if as_json:
+            continue
+        typer.echo(f"{path}: {f'{faulty} of {len(steps)} steps to be corrected' if faulty else 'ready'}")
+        for step in steps:
+            remark = f": {step.lines[0]}" if step.lines and step.verdict != "fault" else ""
+            typer.echo(f"  {step.number} {MARKS[step.verdict]} {step.name}{remark}")
+            for line in step.lines if step.verdict == "fault" else ():
+                typer.echo(f"      {line}")
+    if as_json:
+        typer.echo(json.dumps(results, indent=1, ensure_ascii=False))
     if failed:
         raise typer.Exit(2)
+
+
+@recipe_app.command()
+def schema(
+    kind: Annotated[
+        Literal["seeker", "supporter", "scorer"] | None, typer.Option(help="Of one kind only; default: of all.")
+    ] = None,
+) -> None:
+    """Print the JSON schema of recipes, for editors that complete and check YAML.
+
+    Example: esckit recipe schema > recipe.schema.json
+    """
+    import json
+
+    from train.recipe_schema import recipe_schema
+
+    typer.echo(json.dumps(recipe_schema(kind), indent=1, ensure_ascii=False))
 
 
 @model_app.command()

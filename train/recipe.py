@@ -4,31 +4,47 @@ It is checked completely before any model is loaded: unknown keys with a suggest
 the `training:` block against the trainer's own argument class. All faults are reported at once, one line each.
 """
 
+import os
+import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from data_prep.errors import UserError
 from data_prep.prompt import load_prompt
 from data_prep.records import write_text
 from data_prep.rubric import load_rubric
-from train.yaml_lines import Location, load_yaml
+from train.recipe_faults import RecipeFaults, explain
+from train.recipe_names import translate
+from train.recipe_training import check_training, takes_no_truth
+from train.yaml_lines import Location, dump_yaml, load_yaml, parse_yaml
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and takes_no_truth(cls.model_fields[str(info.field_name)].annotation):
+            raise PydanticCustomError("number_type", "Input should be a number, not true or false")
+        return value
 
 
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Files = Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(min_length=1)]
+Files = Annotated[
+    tuple[str, ...], BeforeValidator(_as_list, json_schema_input_type=str | tuple[str, ...]), Field(min_length=1)
+]
 
 
 class ModelSection(Section):
@@ -151,6 +167,9 @@ RESERVED = {
     "chat_template_path": "not supported; save the template with the tokenizer of the base model",
     "eos_token": "not supported; the template's turn terminator is learned",
     "model_init_kwargs": "set the `model` section instead",
+    "tokenizer": "the base model's own tokenizer is used",
+    "processing_class": "the base model's own tokenizer is used",
+    "push_to_hub_token": "log in with `hf auth login`; a recipe is no place for a secret",
     "hub_token": "log in with `hf auth login`; a recipe is no place for a secret",
     "train_sampling_strategy": "batches are made by length with a seeded sampler",
 }
@@ -177,69 +196,62 @@ def training_defaults(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-class RecipeFaults:
-    """Collects every fault of one recipe; `where` turns a location into `file:line` or the override that set it."""
-
-    def __init__(self, path: str, lines: dict[Location, int], overridden: dict[Location, str]):
-        self.path, self.lines, self.overridden = path, lines, overridden
-        self.messages: list[str] = []
-
-    def where(self, location: Location) -> str:
-        parts = [location[:length] for length in range(len(location), 0, -1)]
-        # Overrides first: one that replaces a section leaves the lines of the old one behind.
-        for part in parts:
-            if part in self.overridden:
-                return f"override {self.overridden[part]!r}"
-        for part in parts:
-            if part in self.lines:
-                return f"{self.path}:{self.lines[part]}"
-            for made, text in self.overridden.items():
-                if made[: len(part)] == part:  # a section that only an override mentions
-                    return f"override {text!r}"
-        return self.path
-
-    def add(self, location: Location, message: str) -> None:
-        self.messages.append(f"{self.where(location)}: {message}")
-
-    def raise_if_any(self) -> None:
-        if self.messages:
-            raise UserError("\n".join(dict.fromkeys(self.messages)))
-
-
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Reads and checks a recipe; `overrides` are `key=value` (dots go into sections, values are YAML).
 
     The returned recipe's `training` holds the defaults too, so that it is the whole truth when saved. Raises one
-    UserError with a line for each fault.
+    UserError with a line for each fault; warns on stderr, in one line each, of names that newer libraries dropped.
+    """
+    recipe, faults = examine_recipe(path, overrides)
+    if int(os.environ.get("RANK", "0")) == 0:
+        for warning in faults.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+    faults.raise_if_any()
+    assert recipe is not None
+    return recipe
+
+
+def examine_recipe(path: str | Path, overrides: Sequence[str] = ()) -> tuple[Recipe | None, RecipeFaults]:
+    """As `load_recipe`, with the faults in the hand: the recipe is there unless its keys or types are wrong.
+
+    Raises UserError for what is no YAML mapping and for an override that is no `key=value`.
     """
     content, lines = load_yaml(path)
     if not isinstance(content, dict):
         raise UserError(f"{path}: a recipe is a YAML mapping that starts with `kind: seeker | supporter | scorer`")
-    overridden = dict(_override(content, text) for text in overrides)
-    faults = RecipeFaults(str(path), lines, overridden)
+    faults = RecipeFaults(str(path), lines)
+    translate(content, faults)
+    for text in overrides:
+        location = _override(content, text)
+        faults.overridden[location] = text
+        translate(content, faults, location)
     shape = _shape(content, faults)
+    if shape is None:
+        return None, faults
     recipe: Recipe | None = None
     try:
         recipe = shape.model_validate(content)
     except ValidationError as error:
         for fault in error.errors(include_url=False):
-            _explain(fault, shape, faults)
+            explain(fault, shape, faults)
     training = content.get("training")
-    checked = _check_training(training, shape, faults) if isinstance(training, dict) else {}
+    checked = {}
+    if isinstance(training, dict):
+        checked = check_training(training, training_arguments_class(shape), RESERVED, faults)
     _check_files(content.get("data"), faults)
     _check_names(recipe, faults)
-    faults.raise_if_any()
-    assert recipe is not None
-    return recipe.model_copy(update={"training": {**training_defaults(recipe), **checked}})
+    if recipe is not None:
+        recipe = recipe.model_copy(update={"training": {**training_defaults(recipe), **checked}})
+    return recipe, faults
 
 
 def save_recipe(recipe: Recipe, path: str | Path) -> None:
     """Writes the resolved recipe: every value in force, defaults included."""
-    write_text(path, yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+    write_text(path, dump_yaml(recipe.model_dump(mode="json")))
 
 
-def _override(content: dict[str, Any], text: str) -> tuple[Location, str]:
-    """Puts one `key=value` into the content."""
+def _override(content: dict[str, Any], text: str) -> Location:
+    """Puts one `key=value` into the content and says where."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UserError(f"override {text!r}: expected key=value, for example training.learning_rate=2e-4")
@@ -252,52 +264,22 @@ def _override(content: dict[str, Any], text: str) -> tuple[Location, str]:
         if not isinstance(place, dict):
             raise UserError(f"override {text!r}: {section!r} is a value, not a section")
     try:
-        place[last] = yaml.safe_load(value)
+        place[last] = parse_yaml(value)
     except yaml.YAMLError:
         raise UserError(
             f"override {text!r}: the value is not valid YAML; put text with special signs in quotes"
         ) from None
-    return tuple(key.split(".")), text
+    return tuple(key.split("."))
 
 
-def _shape(content: dict[str, Any], faults: RecipeFaults) -> type[Recipe]:
+def _shape(content: dict[str, Any], faults: RecipeFaults) -> type[Recipe] | None:
     kind = content.get("kind")
     if kind == "scorer":
         return ScorerRecipe
     if kind not in ("seeker", "supporter"):
         faults.add(("kind",), f"kind: found {kind!r}, expected 'seeker', 'supporter' or 'scorer'")
-        faults.raise_if_any()
+        return None
     return ChatRecipe
-
-
-def _explain(fault: Any, shape: type[BaseModel], faults: RecipeFaults) -> None:
-    """One pydantic fault as one line."""
-    location: Location = tuple(fault["loc"])
-    name = ".".join(str(part) for part in location)
-    if fault["type"] == "extra_forbidden":
-        section = ".".join(str(part) for part in location[:-1])
-        known = _section_keys(shape, location[:-1])
-        faults.add(location, _unknown_key(str(location[-1]), section, known))
-    elif fault["type"] == "missing":
-        faults.add(location, f"{name} is missing; it has no default")
-    else:
-        faults.add(location, f"{name}: found {fault['input']!r:.60}, expected: {fault['msg']}")
-
-
-def _section_keys(shape: type[BaseModel], location: Location) -> list[str]:
-    for part in location:
-        annotation = shape.model_fields[str(part)].annotation
-        options = [annotation, *getattr(annotation, "__args__", ())]
-        shape = next(option for option in options if isinstance(option, type) and issubclass(option, BaseModel))
-    return list(shape.model_fields)
-
-
-def _unknown_key(key: str, section: str, known: Sequence[str]) -> str:
-    close = get_close_matches(key, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(known))}"
-    if len(hint) > 400:
-        hint = "see the documentation of transformers.TrainingArguments for the known keys"
-    return f"unknown key {key!r} in {section or 'the recipe'}; {hint}"
 
 
 def training_arguments_class(shape: type[BaseModel]) -> Any:
@@ -311,34 +293,14 @@ def training_arguments_class(shape: type[BaseModel]) -> Any:
     return SFTConfig
 
 
-def _check_training(training: dict[str, Any], shape: type[BaseModel], faults: RecipeFaults) -> dict[str, Any]:
-    """Checks names and types of the pass-through block; returns the values converted (`1e-4` is text in YAML)."""
-    hints = get_type_hints(training_arguments_class(shape))
-    checked: dict[str, Any] = {}
-    for key, value in training.items():
-        location = ("training", key)
-        if key in RESERVED:
-            faults.add(location, f"training.{key} cannot be set here; {RESERVED[key]}")
-        elif key not in hints or key.startswith("_"):
-            faults.add(location, _unknown_key(key, "training", [name for name in hints if not name.startswith("_")]))
-        else:
-            try:
-                checked[key] = TypeAdapter(hints[key]).validate_python(value)
-                if isinstance(checked[key], str) and isinstance(value, str):
-                    checked[key] = value  # enums stay as written: the arguments class reads them itself
-            except ValidationError as error:
-                message = error.errors(include_url=False)[0]["msg"]
-                faults.add(location, f"training.{key}: found {value!r:.60}, expected: {message}")
-    return checked
-
-
 def _check_files(data: Any, faults: RecipeFaults) -> None:
     """Looks for the data files, also in a recipe that is faulty elsewhere; wrong types were reported before."""
     for key in ("train", "validation", "ratings"):
         files = _as_list(data.get(key)) if isinstance(data, dict) else None
         for index, file in enumerate(files if isinstance(files, list) else []):
             if isinstance(file, str) and not Path(file).is_file():
-                faults.add(("data", key, index), f"data.{key}: file {file} not found (relative to {Path.cwd()})")
+                message = f"data.{key}: file {file} not found (relative to {Path.cwd()})"
+                faults.add(("data", key, index), message, "data")
 
 
 def _check_names(recipe: Recipe | None, faults: RecipeFaults) -> None:
@@ -350,10 +312,10 @@ def _check_names(recipe: Recipe | None, faults: RecipeFaults) -> None:
     else:
         names = {"prompt": recipe.data.prompt or recipe.kind, "greeting": recipe.data.greeting}
         if recipe.kind == "supporter" and "greeting" in recipe.data.model_fields_set and recipe.data.greeting:
-            faults.add(("data", "greeting"), "data.greeting: only a seeker answers a greeting; leave it out")
+            faults.add(("data", "greeting"), "data.greeting: only a seeker answers a greeting; leave it out", "names")
         wanted = {("data", key): partial(load_prompt, name) for key, name in names.items() if name is not None}
     for location, look_up in wanted.items():
         try:
             look_up()
         except UserError as error:
-            faults.add(location, str(error))
+            faults.add(location, str(error), "names")

@@ -1,5 +1,6 @@
 """YAML read strictly: duplicate keys refused, and every value's line remembered for error messages."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,38 @@ from data_prep.records import read_text
 
 Location = tuple[str | int, ...]
 
+# YAML 1.1 takes 1e-4 for text: it wants a dot and a signed exponent. YAML 1.2 and every reader take it for a number.
+_EXPONENT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
+
+
+class _Loader(yaml.SafeLoader):
+    pass
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text that looks like such a number in quotes, so that it is read as text again."""
+
+
+for _kind in (_Loader, _Dumper):
+    _kind.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+
+
+def parse_yaml(text: str) -> Any:
+    """Plain data from YAML text, as in a recipe. Raises yaml.YAMLError."""
+    return yaml.load(text, _Loader)
+
+
+def dump_yaml(content: Any) -> str:
+    """The YAML of plain data in the order given; `load_yaml` reads it back to the same."""
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
 
 def load_yaml(path: str | Path) -> tuple[Any, dict[Location, int]]:
     """The content of a YAML file and the line (from 1) of every key and list item, by its location.
 
     Raises UserError for a file that is missing, is not YAML, uses a tag other than plain data, or repeats a key.
     """
-    loader = yaml.SafeLoader(read_text(path))
+    loader = _Loader(read_text(path))
     lines: dict[Location, int] = {}
     try:
         node = loader.get_single_node()

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 ESCKIT := $(VENV)/bin/esckit
 
-.PHONY: setup quickstart real test lint format clean
+.PHONY: setup quickstart real real-supporter test lint format clean
 
 setup: $(VENV)/.installed
 
@@ -18,6 +18,9 @@ quickstart: setup  ## fresh machine to a finished report
 
 real: setup  ## the same chain on real data: ESCKIT_REAL_DATA names the folder
 	$(VENV)/bin/python -m eval.real_esconv
+
+real-supporter: setup  ## a supporter with strategies on ESConv
+	$(VENV)/bin/python -m eval.real_supporter
 
 test: setup
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile

@@ -22,6 +22,9 @@ def evaluate(
     batch_size: Annotated[int, typer.Option(help="Dialogues read at once.")] = 4,
     against: Annotated[str | None, typer.Option(help="A second chat model to compare with, such as the base.")] = None,
     limit: Annotated[int | None, typer.Option(help="Use only the first N dialogues.")] = None,
+    strategies: Annotated[
+        bool, typer.Option("--strategies", help="Also how often a supporter picks the real strategy of a turn.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure a chat model's perplexity, or a scorer's agreement with raters, on held-out data.
@@ -33,13 +36,15 @@ def evaluate(
     if (Path(model) / "scorer_config.json").is_file():
         if not ratings:
             raise UserError("--ratings is missing: a scorer is measured against what people said of the dialogues")
+        if strategies:
+            raise UserError("--strategies is for a supporter, a scorer picks none; leave it out")
         result = _scorer(model, on, ratings, batch_size, limit)
     else:
         if ratings:
             raise UserError(f"{model}: is no scorer folder (no scorer_config.json), and --ratings is for a scorer")
         if side not in ("seeker", "supporter"):
             raise UserError(f"--side {side!r}: expected seeker or supporter")
-        result = _chat(model, against, on, side, max_length, batch_size, limit)
+        result = _chat(model, against, on, side, max_length, batch_size, limit, strategies)
     if as_json:
         typer.echo(json.dumps(result, indent=1, ensure_ascii=False))
     else:
@@ -69,11 +74,19 @@ def _is_rated(raters: dict[str, dict[str, float | None]]) -> bool:
 
 
 def _chat(
-    model: str, against: str | None, on: str, side: Any, max_length: int, batch_size: int, limit: int | None
+    model: str,
+    against: str | None,
+    on: str,
+    side: Any,
+    max_length: int,
+    batch_size: int,
+    limit: int | None,
+    strategies: bool,
 ) -> dict[str, Any]:
     from data_prep.prompt import load_prompt
     from eval.chat_models import parse_spec
     from eval.evaluate import perplexity_interval, perplexity_ratio
+    from eval.strategies import strategy_choices, strategy_figures, strategy_tokens
     from train.masking import ChatRenderer
     from train.models import load_chat_model
     from train.perplexity import dialogue_losses
@@ -90,6 +103,10 @@ def _chat(
         with progress_bar(name, len(rows)) as advance:
             losses[name] = dialogue_losses(loaded, rows, batch_size, advance)
         result["models"][name] = asdict(perplexity_interval(losses[name]))
+        if strategies:
+            with progress_bar(f"{name}, strategies", len(rows)) as advance:
+                choices = strategy_choices(loaded, rows, strategy_tokens(tokenizer), batch_size, advance)
+            result.setdefault("strategies", {})[name] = asdict(strategy_figures(choices))
         result["tokens"] = report.supervised_tokens
         result["shortened"] = report.shortened
     if against:
@@ -120,6 +137,8 @@ def _show(result: dict[str, Any]) -> None:
         console.print(f"{result['tokens']} supervised tokens; {result['shortened']} dialogues shortened to max_length")
         if "ratio" in result:
             console.print(f"first / second: {_cell(result['ratio'], 3)} (below 1: the first predicts better)")
+        if "strategies" in result:
+            _show_strategies(console, result["strategies"])
         return
     table = Table(title=f"{result['scorer']['name']} on {result['dialogues']} dialogues, 95 % interval over dialogues")
     for column in ("dimension", "predictor", "exact", "within one", "kappa (quadratic)", "MAE"):
@@ -133,3 +152,16 @@ def _show(result: dict[str, Any]) -> None:
         console.print(f"{result['dialogues_without_rating']} dialogues have no rating in the files given: left out")
     for row in result["dimensions"]:
         console.print(f"{row['dimension']} ({row['ratings']} ratings): {row['verdict']}")
+
+
+def _show_strategies(console: Any, found: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    one = next(iter(found.values()))
+    table = Table(title=f"Strategy of {one['turns']} supporter turns, real history, 95 % interval over dialogues")
+    for column in ("model", "accuracy", "macro-F1", "mass on the eight"):
+        table.add_column(column, overflow="fold")
+    for name, figures in found.items():
+        table.add_row(name, *(_cell(figures[key]) for key in ("accuracy", "macro_f1", "mass")))
+    table.add_row(f"always {one['constant']}", _cell(one["constant_accuracy"]), f"{one['constant_macro_f1']:.2f}", "")
+    console.print(table)

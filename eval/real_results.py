@@ -39,7 +39,7 @@ def results_page(
         "# The chain on real data: ESConv\n",
         f"Written by `make real` from what its commands printed; {minutes:.0f} minutes on two CPU cores in float32. "
         "Intervals are 95 % bootstrap intervals over dialogues (over cards for the simulation).\n",
-        _commands(commands, data),
+        commands_section(commands, data),
         _data(leaks, role, rank, perplexity),
         _perplexity(perplexity, role),
         _agreement(agreement, rank),
@@ -49,7 +49,7 @@ def results_page(
     return "\n".join(sections)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
@@ -64,7 +64,7 @@ def interval(found: Any, digits: int = 2) -> str:
     return f"{found['mean']:.{digits}f} [{found['low']:.{digits}f}, {found['high']:.{digits}f}]"
 
 
-def _commands(commands: Sequence[tuple[Stage, float]], data: str) -> str:
+def commands_section(commands: Sequence[tuple[Stage, float]], data: str) -> str:
     lines = []
     for stage, seconds in commands:
         words = [word.replace(data, "$ESCKIT_REAL_DATA") for word in stage.arguments]
@@ -93,7 +93,7 @@ def _data(leaks: Any, role: Any, rank: Any, perplexity: Any) -> str:
     shared = "; ".join(_leak_rows(leaks)) or "nothing that was looked for"
     return (
         "## Data\n\n"
-        + _table(("set", "dialogues", "size"), rows)
+        + table(("set", "dialogues", "size"), rows)
         + f"\n{trained['shortened']} training dialogues lost their oldest turns to fit; "
         + f"{fitted['shortened']} did for the scorer, which keeps the last turns.\n"
         + "The scorer's sets come from ESConv train, valid and FailedESConv pooled and split so that no situation, "
@@ -116,7 +116,7 @@ def _perplexity(perplexity: Any, role: Any) -> str:
     after, before = perplexity["models"].values()
     return (
         "## ESC-Role: held-out perplexity of seeker turns\n\n"
-        + _table(
+        + table(
             ("model", "perplexity per token"),
             [("base", interval(before)), ("base + ESC-Role adapter", interval(after))],
         )
@@ -136,7 +136,7 @@ def _agreement(agreement: Any, rank: Any) -> str:
     verdicts = [f"- {f['dimension']} ({f['ratings']} ratings): {f['verdict']}" for f in agreement["dimensions"]]
     return (
         "## ESC-RANK: the seeker survey (1 to 5) on held-out dialogues\n\n"
-        + _table(("dimension", "predictor", "exact", "within one", "quadratic kappa", "MAE"), rows)
+        + table(("dimension", "predictor", "exact", "within one", "quadratic kappa", "MAE"), rows)
         + "\n"
         + "\n".join(verdicts)
         + f"\n\n{rank['steps']} steps in {rank['train_seconds']:.0f} s. The constant is the most frequent level of the "
@@ -153,7 +153,7 @@ def _simulation(report: Any) -> str:
     warnings = [f"- {warning}" for warning in report["warnings"]]
     return (
         "## Simulation over the official English demo cards\n\n"
-        + _table(("supporter", "dialogues", "ended by", "mean score, 0 to 100"), rows)
+        + table(("supporter", "dialogues", "ended by", "mean score, 0 to 100"), rows)
         + f"\n{report['answer']}\n\n"
         + "\n".join(warnings)
         + "\n"

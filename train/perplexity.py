@@ -25,7 +25,7 @@ def dialogue_losses(
     with torch.inference_mode():
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
-            ids, mask, labels = _batch([rows[index] for index in chosen])
+            ids, mask, labels = batch_of([rows[index] for index in chosen])
             logits = model(input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False).logits
             for index, row_logits, row_labels in zip(chosen, logits, labels, strict=True):
                 at = (row_labels[1:] != IGNORED).nonzero()[:, 0]
@@ -38,7 +38,8 @@ def dialogue_losses(
     return losses
 
 
-def _batch(rows: Sequence[Encoded]) -> tuple[Any, Any, Any]:
+def batch_of(rows: Sequence[Encoded]) -> tuple[Any, Any, Any]:
+    """Ids, attention mask and labels [rows, longest], padded on the right."""
     import torch
 
     longest = max(len(row.input_ids) for row in rows)

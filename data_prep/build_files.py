@@ -28,7 +28,7 @@ from data_prep.records import (
     Record,
     RoleCard,
     dump_line,
-    iter_json_lines,
+    first_json_line,
     parse_json,
     read_located,
     read_records,
@@ -82,7 +82,7 @@ def read_dialogue_files(files: Sequence[Path], inputs: Inputs) -> None:
 def read_dialogues_and_ratings(files: Sequence[Path], inputs: Inputs) -> None:
     """Files of dialogues and of ratings in any order; the first record of a file tells which it is."""
     for file in files:
-        _, first = next(iter_json_lines(file), ("", None)) if not holds_task8(file) else ("", None)
+        first = first_json_line(file) if not holds_task8(file) else None
         if isinstance(first, dict) and "dimension" in first:
             ratings = read_located(file, Rating)
             inputs.ratings += ratings

@@ -76,6 +76,7 @@ def read_mixes(items: Sequence[str], inputs: "Inputs") -> list["Mix"]:
     from data_prep.build import Mix
     from data_prep.datasheet import plain_name
     from data_prep.sample import read_conversations
+    from data_prep.sources.detect import our_kind
 
     mixes = []
     for name, text in sorted(parse_pairs("--mix", items).items()):
@@ -86,7 +87,17 @@ def read_mixes(items: Sequence[str], inputs: "Inputs") -> list["Mix"]:
         if not ratio.is_finite() or not 0 < ratio <= 1000:
             raise UserError(f"--mix {name}: the ratio is {text!r}; expected a number above 0, such as 3 or 0.5")
         path = Path(name)
+        if our_kind(path) == "Dialogue":
+            raise UserError(
+                f"--mix {name}: holds esckit dialogues, not general chat; name them among the dialogues instead, or "
+                f"write them as chat: esckit data export messages {name} --out FILE"
+            )
         samples, repairs, refused = read_conversations(path)
+        if not samples:
+            raise UserError(
+                f"--mix {name}: none of its {len(refused)} records is a conversation; expected a list under `messages` "
+                "(role, content) or `conversations` (from, value)"
+            )
         inputs.repairs += repairs
         inputs.refused += refused
         inputs.took(path, len(samples))

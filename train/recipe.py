@@ -209,6 +209,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     training = content.get("training")
     checked = _check_training(training, shape, faults) if isinstance(training, dict) else {}
     _check_files(content.get("data"), faults)
+    if recipe is not None and Path(recipe.out).is_file():
+        faults.add(("out",), f"out: {recipe.out} is a file; `out` names the folder of the run, choose another")
     _check_names(recipe, faults)
     faults.raise_if_any()
     assert recipe is not None
@@ -319,7 +321,11 @@ def _check_files(data: Any, faults: RecipeFaults) -> None:
     for key in ("train", "validation", "ratings"):
         files = _as_list(data.get(key)) if isinstance(data, dict) else None
         for index, file in enumerate(files if isinstance(files, list) else []):
-            if isinstance(file, str) and not Path(file).is_file():
+            if isinstance(file, str) and Path(file).is_dir():
+                held = sorted(found.name for found in Path(file).glob("*.jsonl"))
+                hint = f"one of its {', '.join(held[:6])}" if held else "a JSON Lines file; this folder has none"
+                faults.add(("data", key, index), f"data.{key}: {file} is a folder; name a file: {hint}")
+            elif isinstance(file, str) and not Path(file).is_file():
                 faults.add(("data", key, index), f"data.{key}: file {file} not found (relative to {Path.cwd()})")
 
 

@@ -4,10 +4,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from data_prep.build import Split, Tally, leaks_between
+from data_prep.build import Mix, Split, Tally, leaks_between
 from data_prep.datasheet import (
     Datasheet,
     FileEntry,
@@ -35,7 +36,9 @@ from data_prep.records import (
     read_text,
     write_text,
 )
+from data_prep.sample import read_conversations
 from data_prep.sources.base import Options, Refusal
+from data_prep.sources.detect import our_kind
 from data_prep.sources.nlpcc import NLPCC, holds_task8
 
 SHEET, SHEET_JSON = "datasheet.md", "datasheet.json"
@@ -99,6 +102,37 @@ def read_card_file(path: Path, inputs: Inputs) -> list[RoleCard]:
     cards = read_cards(path) if read_text(path).lstrip()[:1] == "[" else read_records(path, RoleCard)
     inputs.took(path, len(cards))
     return cards
+
+
+def read_mixes(ratios: Mapping[str, str], inputs: Inputs) -> list[Mix]:
+    """General chat by file and ratio: RATIO conversations of FILE for every dialogue of the training part."""
+    mixes = []
+    for name, text in sorted(ratios.items()):
+        try:
+            ratio = Decimal(text)
+        except InvalidOperation:
+            ratio = Decimal(0)
+        if not ratio.is_finite() or not 0 < ratio <= 1000:
+            raise UserError(f"--mix {name}: the ratio is {text!r}; expected a number above 0, such as 3 or 0.5")
+        path = Path(name)
+        if our_kind(path) == "Dialogue":
+            raise UserError(
+                f"--mix {name}: holds esckit dialogues, not general chat; name them among the dialogues instead, or "
+                f"write them as chat: esckit data export messages {name} --out FILE"
+            )
+        samples, repairs, refused = read_conversations(path)
+        if not samples:
+            raise UserError(
+                f"--mix {name}: none of its {len(refused)} records is a conversation; expected a list under `messages` "
+                "(role, content) or `conversations` (from, value)"
+            )
+        inputs.repairs += repairs
+        inputs.refused += refused
+        inputs.took(path, len(samples))
+        mixes.append(Mix(plain_name(path), ratio, samples))
+    if len({mix.name for mix in mixes}) < len(mixes):
+        raise UserError("--mix: two files have the same name; rename one, the datasheet tells them apart by it")
+    return mixes
 
 
 def read_conversion_report(path: Path) -> dict[str, Any]:

@@ -279,7 +279,8 @@ async def _ask_all(
             if isinstance(outcome, Failure) and outcome.final:
                 # The same would be said of every other question: they are not gone through.
                 answers.stopped = answers.stopped or str(outcome)
-                answers.missing |= {question.item: str(outcome) for _, group in [(key, alike), *todo] for question in group}
+                left = [question.item for _, group in [(key, alike), *todo] for question in group]
+                answers.missing |= dict.fromkeys(left, str(outcome))
                 return
             outcome = str(outcome) if isinstance(outcome, Failure) else outcome
             for question in alike:

@@ -111,7 +111,7 @@ def sources(as_json: JsonFlag = False) -> None:
 
 
 def write_converted(
-    made: "Iterator[Made]", makes: "Makes", out: Path, ratings_out: Path | None, by_source: Counter[str]
+    made: "Iterator[Made]", makes: "Makes", out: Path, ratings_out: Path | None, by_source: Counter[str] | None = None
 ) -> bool:
     """Writes records as they come; both files appear together at the end, or neither does.
 
@@ -126,7 +126,7 @@ def write_converted(
         beside = files.enter_context(Replacing(ratings_out)) if ratings_out is not None else None
         for _, records in chain([first], made):
             for record in records:
-                if isinstance(record, Dialogue | RoleCard):
+                if by_source is not None and isinstance(record, Dialogue | RoleCard):
                     by_source[record.source] += 1
                 if makes == "ratings" or not isinstance(record, Rating):
                     main.write(dump_line(record))

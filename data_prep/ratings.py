@@ -82,7 +82,7 @@ class CellChecker:
         alike = {fault.about for fault in mine}
         if len(mine) > 1 and len(alike) == 1 and None not in alike and len(self.kept) == kept:
             first = mine[0]
-            message = f"{first.message} (so all of it, {len(mine)} places from {_within(first.place)} on)"
+            message = f"{first.message} (the same at all {len(mine)} places of this file)"
             if first.about == COPY:
                 message = "every rating in it was read before; was a sheet given twice? each is counted once"
             self.faults[told:] = [Fault(Place(str(path)), message, first.about)]
@@ -236,11 +236,6 @@ def other_rubric(dimension: str) -> str:
         if dimension in load_rubric(name).names():
             return f"; rubric {name} has it: --rubric {name}"
     return ""
-
-
-def _within(place: Place) -> str:
-    """A place without its file."""
-    return str(place).removeprefix(f"{place.file}, ")
 
 
 def read_cells(path: Path, rubric: Rubric, ignore: Collection[str] = ()) -> Iterator[Cell | Fault]:

@@ -211,7 +211,10 @@ def test_nothing_is_overwritten_or_left_beside_the_new_parts(folder):
         (("role", "one.jsonl", "--mix", "general.json=NaN"), "the ratio is 'NaN'"),
         (("role", "one.jsonl", "--mix", "general.json=-1"), "the ratio is '-1'"),
         (("role", "one.jsonl", "--mix", "general.json=9"), "asks for 108 conversations, there are 40"),
-        (("role", "one.jsonl", "--mix", "cards.jsonl=1"), "none of its 15 records is a conversation; expected a list under `messages`"),
+        (
+            ("role", "one.jsonl", "--mix", "cards.jsonl=1"),
+            "none of its 15 records is a conversation; expected a list under `messages`",
+        ),
         (("role", "one.jsonl", "--mix", "two.jsonl=1"), "--mix two.jsonl: holds esckit dialogues, not general chat"),
         (("rank", "general.json", "ratings.jsonl"), "is not a file of esckit dialogues, it looks like source sharegpt"),
         (("role", "one.jsonl", "--licence", "x=CC0"), "the sources are: made"),

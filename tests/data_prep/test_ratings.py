@@ -247,7 +247,7 @@ def test_tables_that_cannot_be_read(tmp_path: Path, text: str, told: str) -> Non
         ),
         (
             "dialogue_id,rater,rubric,empathy\n" + "d1,ann,other,3\n" * 5,
-            r"in.csv: is for rubric 'other', expected 'esc_eval'; see --rubric \(so all of it, 5 places from row 2",
+            r"in.csv: is for rubric 'other', expected 'esc_eval'; see --rubric \(the same at all 5 places of",
         ),
         (
             "dialogue_id,rater,dimension,value\n" + "d1,ann,relevance,3\n" * 5,
@@ -268,7 +268,7 @@ def test_one_file_under_a_wrong_rubric_is_one_fault_beside_good_ones(tmp_path: P
     found = import_ratings([tmp_path / "good.csv", tmp_path / "other.csv"], RUBRIC)
     assert len(found.ratings) == 1
     assert len(found.faults) == 1
-    assert "9 places from row 2 on" in str(found.faults[0])
+    assert "the same at all 9 places of this file" in str(found.faults[0])
 
 
 def test_a_sheet_given_twice_is_one_line(tmp_path: Path) -> None:

@@ -95,7 +95,11 @@ def test_our_own_records_of_another_kind(tmp_path):
         (rating, Dialogue, "holds ratings, expected dialogues"),
         (SAMPLES[OURS], Rating, "holds dialogues, expected ratings"),
         (SAMPLES[OURS], RoleCard, "holds dialogues, expected role cards"),
-        ({"id": "c", "language": "en", "source": "s", "problem": "p"}, Dialogue, "holds role cards, expected dialogues"),
+        (
+            {"id": "c", "language": "en", "source": "s", "problem": "p"},
+            Dialogue,
+            "holds role cards, expected dialogues",
+        ),
         ({"title": "x"}, Dialogue, "is not a file of esckit dialogues; convert it first: esckit data convert SOURCE"),
     ):
         path.write_text(json.dumps(record), encoding="utf-8")
@@ -117,7 +121,7 @@ def test_a_faulty_record_of_ours_is_told_by_its_fault(tmp_path, missing):
 def test_a_later_record_is_told_by_its_fault(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(SAMPLES[OURS]) + "\n" + json.dumps(SAMPLES["messages"]), encoding="utf-8")
-    with pytest.raises(UserError, match="a.jsonl:2: "):
+    with pytest.raises(UserError, match=r"a\.jsonl:2: "):
         read_records(path, Dialogue)
 
 

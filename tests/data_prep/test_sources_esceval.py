@@ -25,7 +25,9 @@ def clone(tmp_path):
     put(tmp_path / "data" / "high_en.json", [card(1), card(2)])
     put(tmp_path / "data" / "high_zh.json", [card(3, ZH, "chinese")])
     put(tmp_path / "data" / "demo_en.json", [card(2, base_biaozhu="a")])
-    put(tmp_path / "result" / "m_en.json", {"0": ["AI assistant：Hello", "ESC-Role：I am low 😔"], "1": ["ESC-Role：x"]})
+    put(
+        tmp_path / "result" / "m_en.json", {"0": ["AI assistant：Hello", "ESC-Role：I am low 😔"], "1": ["ESC-Role：x"]}
+    )
     put(tmp_path / "result" / "m_zh.json", {"0": ["AI assistant：你好", "ESC-Role：我睡不着"]})
     put(tmp_path / "score" / "m_en.json", {"0": {"fluency": 3}, "1": {"fluency": -1}})
     put(tmp_path / "score" / "m_zh.json", {"0": {"fluency": 2}})

@@ -4,10 +4,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from data_prep.build import Split, Tally, leaks_between
+from data_prep.build import Mix, Split, Tally, leaks_between
 from data_prep.datasheet import (
     Datasheet,
     FileEntry,
@@ -28,14 +29,16 @@ from data_prep.records import (
     Record,
     RoleCard,
     dump_line,
-    iter_json_lines,
+    first_json_line,
     parse_json,
     read_located,
     read_records,
     read_text,
     write_text,
 )
+from data_prep.sample import read_conversations
 from data_prep.sources.base import Options, Refusal
+from data_prep.sources.detect import our_kind
 from data_prep.sources.nlpcc import NLPCC, holds_task8
 
 SHEET, SHEET_JSON = "datasheet.md", "datasheet.json"
@@ -82,7 +85,7 @@ def read_dialogue_files(files: Sequence[Path], inputs: Inputs) -> None:
 def read_dialogues_and_ratings(files: Sequence[Path], inputs: Inputs) -> None:
     """Files of dialogues and of ratings in any order; the first record of a file tells which it is."""
     for file in files:
-        _, first = next(iter_json_lines(file), ("", None)) if not holds_task8(file) else ("", None)
+        first = first_json_line(file) if not holds_task8(file) else None
         if isinstance(first, dict) and "dimension" in first:
             ratings = read_located(file, Rating)
             inputs.ratings += ratings
@@ -99,6 +102,37 @@ def read_card_file(path: Path, inputs: Inputs) -> list[RoleCard]:
     cards = read_cards(path) if read_text(path).lstrip()[:1] == "[" else read_records(path, RoleCard)
     inputs.took(path, len(cards))
     return cards
+
+
+def read_mixes(ratios: Mapping[str, str], inputs: Inputs) -> list[Mix]:
+    """General chat by file and ratio: RATIO conversations of FILE for every dialogue of the training part."""
+    mixes = []
+    for name, text in sorted(ratios.items()):
+        try:
+            ratio = Decimal(text)
+        except InvalidOperation:
+            ratio = Decimal(0)
+        if not ratio.is_finite() or not 0 < ratio <= 1000:
+            raise UserError(f"--mix {name}: the ratio is {text!r}; expected a number above 0, such as 3 or 0.5")
+        path = Path(name)
+        if our_kind(path) == "Dialogue":
+            raise UserError(
+                f"--mix {name}: holds esckit dialogues, not general chat; name them among the dialogues instead, or "
+                f"write them as chat: esckit data export messages {name} --out FILE"
+            )
+        samples, repairs, refused = read_conversations(path)
+        if not samples:
+            raise UserError(
+                f"--mix {name}: none of its {len(refused)} records is a conversation; expected a list under `messages` "
+                "(role, content) or `conversations` (from, value)"
+            )
+        inputs.repairs += repairs
+        inputs.refused += refused
+        inputs.took(path, len(samples))
+        mixes.append(Mix(plain_name(path), ratio, samples))
+    if len({mix.name for mix in mixes}) < len(mixes):
+        raise UserError("--mix: two files have the same name; rename one, the datasheet tells them apart by it")
+    return mixes
 
 
 def read_conversion_report(path: Path) -> dict[str, Any]:

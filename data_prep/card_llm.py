@@ -202,6 +202,8 @@ class Answers(Generic[T]):
     asked: int = 0
     """Questions put to the server in this run."""
     from_cache: int = 0
+    stopped: str | None = None
+    """Why the run ended before all was asked: nobody answers there, or not for us. `missing` holds the rest too."""
 
     def report(self) -> dict[str, Any]:
         """Counts, and how often each reason."""
@@ -274,6 +276,13 @@ async def _ask_all(
         nonlocal done
         for key, alike in todo:
             outcome = await _ask(client, alike[0], key, parse, asking, cache)
+            if isinstance(outcome, Failure) and outcome.final:
+                # The same would be said of every other question: they are not gone through.
+                answers.stopped = answers.stopped or str(outcome)
+                left = [question.item for _, group in [(key, alike), *todo] for question in group]
+                answers.missing |= dict.fromkeys(left, str(outcome))
+                return
+            outcome = str(outcome) if isinstance(outcome, Failure) else outcome
             for question in alike:
                 if isinstance(outcome, str):
                     answers.missing[question.item] = outcome
@@ -307,14 +316,14 @@ async def _ask(
     parse: Callable[[Question, str], T],
     asking: Asking,
     cache: ReplyCache,
-) -> Reply | str:
-    """A reply that `parse` accepts, cached; or the reason why there is none."""
+) -> Reply | Failure | str:
+    """A reply that `parse` accepts, cached; or why there is none: the server's failure, or what is wrong with it."""
     messages = question.messages()
     reason = ""
     for _ in range(asking.tries):
         reply = await client.chat(messages, asking.sampling, question.schema)
         if isinstance(reply, Failure):
-            return str(reply)
+            return reply
         try:
             parse(question, reply.text)
         except UnusableError as error:

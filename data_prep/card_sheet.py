@@ -200,7 +200,8 @@ def _read_xlsx(path: Path) -> list[list[Cell]]:
     from openpyxl import load_workbook
 
     try:
-        book = load_workbook(path, data_only=False)
+        # Not by its path: openpyxl refuses names that do not end in .xlsx, and names lie.
+        book = load_workbook(io.BytesIO(path.read_bytes()), data_only=False)
         sheet = book["cards"] if "cards" in book.sheetnames else book.worksheets[0]
         table = [[(cell.value, str(cell.data_type)) for cell in row] for row in sheet.iter_rows()]
     except Exception as error:  # openpyxl lets a damaged file end in any exception of zip, XML or its own

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from data_prep import official
 from data_prep.errors import UserError
 from data_prep.records import NOT_MENTIONED, RoleCard, read_records, read_text
+from data_prep.sources.detect import layout_of, not_ours
 
 Quality = Literal["high", "middle", "low"]
 QUALITIES: tuple[Quality, ...] = get_args(Quality)
@@ -25,6 +26,8 @@ NOTHING_SAID = {"", "null", "none", "unknown", "n/a", "未知", "无"} | {
 def read_card_file(path: str | Path) -> list[RoleCard]:
     """Cards of an official JSON file or of our JSON Lines, told apart by content. Raises UserError like both."""
     if read_text(path).lstrip()[:1] == "[":
+        if layout_of(path) not in (None, "esceval-cards") and (told := not_ours(path, "RoleCard")):
+            raise UserError(told)
         return official.read_cards(path)
     return read_records(path, RoleCard)
 

@@ -1,6 +1,7 @@
 """`esckit data …`: convert the datasets of the field, split them by group, and see what two sets share."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import chain
@@ -22,7 +23,7 @@ from data_prep.records import (
     Replacing,
     RoleCard,
     dump_line,
-    iter_json_lines,
+    first_json_line,
     read_records,
     read_text,
     write_records,
@@ -88,6 +89,7 @@ def refuse_other_parts(folder: Path, parts: Iterable[str], read: Iterable[Path])
 def sources(as_json: JsonFlag = False) -> None:
     """List the datasets that can be converted: language, licence, where to get them, what the files are called."""
     from data_prep.sources import SOURCES
+    from data_prep.sources.csv_table import COLUMN_FIELDS
 
     if as_json:
         names = ("name", "title", "makes", "languages", "licence", "agreement", "origin", "hub_id", "files")
@@ -104,12 +106,17 @@ def sources(as_json: JsonFlag = False) -> None:
         wanted += [f"[{'--column' if name == 'columns' else '--seeker'}]" for name in source.takes]
         if wanted:
             typer.echo(f"  options: {' '.join(wanted)}")
+        if "columns" in source.takes:
+            typer.echo(f"  --column FIELD=NAME: {COLUMN_FIELDS}")
 
 
-def write_converted(made: "Iterator[Made]", makes: "Makes", out: Path, ratings_out: Path | None) -> bool:
+def write_converted(
+    made: "Iterator[Made]", makes: "Makes", out: Path, ratings_out: Path | None, by_source: Counter[str] | None = None
+) -> bool:
     """Writes records as they come; both files appear together at the end, or neither does.
 
-    Returns whether there was anything to write: without a record no file is made or replaced.
+    Counts dialogues and cards by their source. Returns whether there was anything to write: without a record no file
+    is made or replaced.
     """
     first = next(made, None)
     if first is None:
@@ -119,6 +126,8 @@ def write_converted(made: "Iterator[Made]", makes: "Makes", out: Path, ratings_o
         beside = files.enter_context(Replacing(ratings_out)) if ratings_out is not None else None
         for _, records in chain([first], made):
             for record in records:
+                if by_source is not None and isinstance(record, Dialogue | RoleCard):
+                    by_source[record.source] += 1
                 if makes == "ratings" or not isinstance(record, Rating):
                     main.write(dump_line(record))
                 elif beside is not None:
@@ -126,17 +135,24 @@ def write_converted(made: "Iterator[Made]", makes: "Makes", out: Path, ratings_o
     return True
 
 
-def print_conversion(title: str, conversion: "Conversion", makes: "Makes", with_ratings: bool) -> None:
+def print_conversion(
+    title: str, conversion: "Conversion", makes: "Makes", with_ratings: bool, by_source: Counter[str]
+) -> None:
     """The report as a table: one row a count."""
     report = conversion.report()
     rows: list[tuple[str, str, int]] = [("read", "records", report["records_read"])]
     if makes == "dialogues":
         rows.append(("read", "turns", report["turns_read"]))
     rows.append(("written", makes, report[makes]))
+    if len(by_source) > 1 and makes == "dialogues":
+        # A folder may hold more than one thing: ESConv's failed dialogues lie beside the good ones.
+        rows += [("of these", f"of source {name}", count) for name, count in sorted(by_source.items())]
     if makes == "dialogues":
         rows += [("written", f"{side} turns", count) for side, count in report["turns_written"].items()]
     if with_ratings:
         rows.append(("written", "ratings", report["ratings"]))
+    elif makes != "ratings" and report["ratings"]:
+        rows.append(("left out", "ratings (--ratings-out FILE writes them)", report["ratings"]))
     for kind in ("repairs", "noted", "missing"):
         rows += [(kind, cause, count) for cause, count in report[kind].items()]
     rows += [("refused", cause, count) for cause, count in report["refused_by_kind"].items()]
@@ -158,7 +174,12 @@ def convert(
         str | None, typer.Option(help="Name or role of the seeker, in layouts where speakers have any name.")
     ] = None,
     column: Annotated[
-        list[str] | None, typer.Option(help="FIELD=COLUMN of a table, e.g. text=utterance; repeat for each field.")
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=COLUMN",
+            help="Which column of a table holds what; repeat for each FIELD: id, speaker, text, strategy (one row a "
+            "turn) or id, seeker, supporter, strategy (one row a pair). E.g. text=utterance.",
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -175,23 +196,28 @@ def convert(
     refuse_overwriting(path, (out, ratings_out))
     if ratings_out is not None and ratings_out.resolve() == out.resolve():
         raise UserError(f"{out}: is both --out and --ratings-out; they must differ")
-    conversion = Conversion()
+    conversion, by_source = Conversion(), Counter[str]()
     options = Options(language, rater, seeker, parse_columns(column or []))
     try:
-        wrote = write_converted(chosen.records(path, conversion, options), chosen.makes, out, ratings_out)
+        made = chosen.records(path, conversion, options)
+        wrote = write_converted(made, chosen.makes, out, ratings_out, by_source)
     except UserError as error:
         raise UserError(f"{error}{hint(path, source)}") from None
     if as_json:
         place = str(out) if wrote else None
-        print_json({"source": source, "path": str(path), "out": place, **conversion.report()})
+        left_out = conversion.written["ratings"] if chosen.makes != "ratings" and ratings_out is None else 0
+        counts = {**conversion.report(), "by_source": dict(sorted(by_source.items())), "ratings_left_out": left_out}
+        print_json({"source": source, "path": str(path), "out": place, **counts})
     else:
-        print_conversion(f"{source}: {path}", conversion, chosen.makes, ratings_out is not None)
+        print_conversion(f"{source}: {path}", conversion, chosen.makes, ratings_out is not None, by_source)
     for refusal in conversion.refused[:SHOWN]:
         typer.echo(f"refused {refusal}", err=True)
     if len(conversion.refused) > SHOWN:
         typer.echo(f"… and {len(conversion.refused) - SHOWN} more refused records; --json lists all", err=True)
     if not wrote:
-        typer.echo(f"nothing could be converted, {out} was not written{hint(path, source)}", err=True)
+        told = hint(path, source).removeprefix("; ")
+        told = told or f"its files are {', '.join(chosen.files)}; the others are listed by: esckit data sources"
+        typer.echo(f"nothing could be converted, {out} was not written; is {source} the right source? {told}", err=True)
     if conversion.refused:
         raise typer.Exit(1)
 
@@ -255,7 +281,8 @@ def split(
     group_by: Annotated[
         str,
         typer.Option(
-            help="What keeps dialogues together: card, situation, opening, text, source, meta.NAME, card.NAME."
+            help="What keeps dialogues together: card, situation, opening, text, language, source, meta.NAME, "
+            "card.NAME; several with commas."
         ),
     ] = "card,situation,opening,text",
     stratify: Annotated[
@@ -292,9 +319,12 @@ def read_dialogues_or_cards(path: Path) -> list[Dialogue] | list[RoleCard]:
     """A JSONL file of either kind, the first record tells which; or an official card file, which is a JSON list."""
     if read_text(path).lstrip()[:1] == "[":
         from data_prep.official import read_cards
+        from data_prep.sources.detect import layout_of, not_ours
 
+        if layout_of(path) not in (None, "esceval-cards") and (told := not_ours(path, "Dialogue")):
+            raise UserError(told)
         return read_cards(path)
-    _, first = next(iter_json_lines(path), ("", None))
+    first = first_json_line(path)
     if isinstance(first, dict) and "turns" not in first and {"problem", "text"} & set(first):
         return read_records(path, RoleCard)
     return read_records(path, Dialogue)

@@ -1,7 +1,6 @@
 """`esckit data build …`: training sets for seekers, supporters and scorers, each with a datasheet."""
 
 from collections.abc import Mapping, Sequence
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,7 +9,7 @@ import typer
 from data_prep.errors import UserError
 
 if TYPE_CHECKING:
-    from data_prep.build import Mix, Part, Split
+    from data_prep.build import Part, Split
     from data_prep.build_files import Inputs, Made
     from data_prep.datasheet import Datasheet
     from data_prep.prompt import Prompt
@@ -69,31 +68,6 @@ def parse_pairs(option: str, items: Sequence[str]) -> dict[str, str]:
             raise UserError(f"{option}: {name!r} is given twice")
         pairs[name] = text.strip()
     return pairs
-
-
-def read_mixes(items: Sequence[str], inputs: "Inputs") -> list["Mix"]:
-    """`FILE=RATIO` options: RATIO conversations of FILE for every dialogue of the training part."""
-    from data_prep.build import Mix
-    from data_prep.datasheet import plain_name
-    from data_prep.sample import read_conversations
-
-    mixes = []
-    for name, text in sorted(parse_pairs("--mix", items).items()):
-        try:
-            ratio = Decimal(text)
-        except InvalidOperation:
-            ratio = Decimal(0)
-        if not ratio.is_finite() or not 0 < ratio <= 1000:
-            raise UserError(f"--mix {name}: the ratio is {text!r}; expected a number above 0, such as 3 or 0.5")
-        path = Path(name)
-        samples, repairs, refused = read_conversations(path)
-        inputs.repairs += repairs
-        inputs.refused += refused
-        inputs.took(path, len(samples))
-        mixes.append(Mix(plain_name(path), ratio, samples))
-    if len({mix.name for mix in mixes}) < len(mixes):
-        raise UserError("--mix: two files have the same name; rename one, the datasheet tells them apart by it")
-    return mixes
 
 
 def load_greeting(name: str) -> "Prompt | None":
@@ -237,7 +211,7 @@ def role(
     Dialogues without a role card are refused and counted; the exit code is then 1.
     """
     from data_prep.build import build_role
-    from data_prep.build_files import Inputs, read_card_file, read_dialogue_files
+    from data_prep.build_files import Inputs, read_card_file, read_dialogue_files, read_mixes
     from data_prep.datasheet import plain_name
     from data_prep.prompt import load_prompt
 
@@ -246,7 +220,7 @@ def role(
     inputs = Inputs()
     read_dialogue_files(dialogues, inputs)
     found = read_card_file(cards, inputs) if cards else None
-    mixes = read_mixes(mix or [], inputs)
+    mixes = read_mixes(parse_pairs("--mix", mix or []), inputs)
     expansion: Literal["whole", "turns"] = "turns" if per_turn else "whole"
     parts, tally = build_role(inputs.dialogues, seeker, opening, expansion, parted, found, mixes)
     settings = {

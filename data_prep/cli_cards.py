@@ -94,7 +94,13 @@ def asking(
 
 
 def tell_missing(answers: "Answers[Any]") -> None:
-    """The items that have no answer, each with the reason, on stderr."""
+    """The items that have no answer, each with the reason, on stderr; of a run that was stopped one line."""
+    if answers.stopped is not None:
+        tell(
+            f"stopped: {answers.stopped} ({len(answers.missing)} without an answer, {len(answers.found)} kept); "
+            "run the same command again to go on"
+        )
+        return
     for item, reason in list(answers.missing.items())[:SHOWN]:
         tell(f"no answer for {item!r}: {reason}")
     if len(answers.missing) > SHOWN:

@@ -251,6 +251,8 @@ class ChatClient:
                 outcome = plain
             if not outcome.again or attempt >= self.endpoint.attempts:
                 return self._give_up(outcome.failure, attempt)
+            if outcome.failure.kind == "refused_connection":
+                self._remark(f"{outcome.failure.detail} trying {self.endpoint.attempts} times (--attempts)")
             await self._back_off(outcome, attempt)
 
     # ---- one request

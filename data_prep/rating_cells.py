@@ -55,6 +55,8 @@ class Fault:
 
     place: Place
     message: str
+    about: str | None = None
+    """What it concerns when all rows of a file may have it alike: an option (--rubric, --key, --rater) or "copy"."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.message}"

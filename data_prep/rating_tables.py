@@ -18,7 +18,7 @@ from typing import Any
 
 from data_prep.errors import UserError
 from data_prep.rating_cells import Cell, Fault, Place, did_you_mean
-from data_prep.rubric import Rubric
+from data_prep.rubric import Rubric, known_rubrics, load_rubric
 
 # What a column means -> its heading in any language, case-folded.
 HEADINGS = {
@@ -78,7 +78,7 @@ def read_header(
     header: Sequence[Any], rubric: Rubric, ignore: Collection[str], place: Callable[[int | None], Place]
 ) -> tuple[Columns, list[Fault]]:
     """The columns of a table and what is wrong with them. `place` makes the place of a column of the header."""
-    columns, faults = Columns(), []
+    columns, faults, unknown = Columns(), [], []
     fields = {heading: name for name, headings in HEADINGS.items() for heading in headings}
     dimensions = dimension_headings(rubric)
     ignored = {bare(name) for name in ignore}
@@ -91,6 +91,7 @@ def read_header(
         elif name in fields:
             found, known = columns.fields, fields[name]
         else:
+            unknown.append(name)
             shown = str(heading).strip()[:20]
             known_names = [*rubric.names(), *(h for hs in HEADINGS.values() for h in hs)]
             hint = did_you_mean(name, known_names) if len(name) < 30 else ""
@@ -108,9 +109,21 @@ def read_header(
     if not {"dialogue_id", "item"} & set(columns.fields):
         faults.append(Fault(place(None), "has no column dialogue_id (or item); the table is not read"))
     elif not columns.is_long and not columns.dimensions:
-        missing = "a column value" if "dimension" in columns.fields else "a column for any dimension"
-        faults.append(Fault(place(None), f"has no {missing.removeprefix('a ')}; the table is not read"))
+        if "dimension" in columns.fields:
+            faults.append(Fault(place(None), "has no column value; the table is not read"))
+        else:
+            # Not the columns are wrong, one by one, but the rubric they are read by (or the table).
+            told = f"has no column for any dimension of rubric {rubric.name} ({', '.join(rubric.names())})"
+            told += _fitting(unknown, rubric)
+            faults = [Fault(place(None), f"{told}; the table is not read", "--rubric")]
     return columns, faults
+
+
+def _fitting(headings: Collection[str], rubric: Rubric) -> str:
+    """What to do about a table without a known dimension: another shipped rubric that has most of its columns."""
+    fits = {name: len(dimension_headings(load_rubric(name)).keys() & set(headings)) for name in known_rubrics()}
+    best = max(fits, key=fits.__getitem__)
+    return f"; its columns are those of --rubric {best}" if fits[best] and best != rubric.name else "; see --rubric"
 
 
 def table_cells(
@@ -218,7 +231,8 @@ def xlsx_cells(path: Path, rubric: Rubric, ignore: Collection[str]) -> Iterator[
                 raise UserError(broken)
             if sum(entry.file_size for entry in archive.infolist()) > LARGEST_XLSX:
                 raise UserError(f"{path}: unpacks to more than {LARGEST_XLSX // 1_000_000} MB; is it a rating sheet?")
-        workbook = load_workbook(path, read_only=True)
+        # Not by its path: openpyxl refuses names that do not end in .xlsx, and names lie.
+        workbook = load_workbook(io.BytesIO(path.read_bytes()), read_only=True)
     except UserError:
         raise
     except Exception:

@@ -16,9 +16,10 @@ from pathlib import Path
 from data_prep.errors import UserError
 from data_prep.rating_cells import LEFT_EMPTY, Cell, Fault, Place, did_you_mean, identifier, like_id, read_level, short
 from data_prep.rating_keys import RatingKey
-from data_prep.records import Rating, parse_json, read_text
-from data_prep.rubric import Rubric
+from data_prep.records import Rating, parse_json, read_text, sha256_of
+from data_prep.rubric import Rubric, known_rubrics, load_rubric
 
+COPY = "copy"
 LONG_FIELDS = ("dialogue_id", "item", "rater", "rubric", "dimension", "value", "reason")
 
 
@@ -59,15 +60,32 @@ class CellChecker:
     _contradicted: set[tuple[str, str, str]] = field(default_factory=set)
     _told: set[tuple[Place, str]] = field(default_factory=set)
 
-    def fault(self, place: Place, message: str) -> None:
-        self.faults.append(Fault(place, message))
+    def fault(self, place: Place, message: str, about: str | None = None) -> None:
+        self.faults.append(Fault(place, message, about))
 
-    def row_fault(self, place: Place, message: str) -> None:
+    def row_fault(self, place: Place, message: str, about: str | None = None) -> None:
         """A fault of a whole row is told once, not once a cell."""
         whole = replace(place, column=None)
         if (whole, message) not in self._told:
             self._told.add((whole, message))
-            self.fault(whole, message)
+            self.fault(whole, message, about)
+
+    def read(self, path: Path, found: Iterable[Cell | Fault]) -> None:
+        """Checks what a reader finds in one file. A fault that all of it has alike is told once, at the file."""
+        told, kept = len(self.faults), len(self.kept)
+        for cell in found:
+            if isinstance(cell, Fault):
+                self.faults.append(cell)
+            else:
+                self.check(cell)
+        mine = self.faults[told:]
+        alike = {fault.about for fault in mine}
+        if len(mine) > 1 and len(alike) == 1 and None not in alike and len(self.kept) == kept:
+            first = mine[0]
+            message = f"{first.message} (the same at all {len(mine)} places of this file)"
+            if first.about == COPY:
+                message = "every rating in it was read before; was a sheet given twice? each is counted once"
+            self.faults[told:] = [Fault(Place(str(path)), message, first.about)]
 
     def check(self, cell: Cell) -> None:
         """Keeps the cell's rating, or reports why not."""
@@ -77,15 +95,17 @@ class CellChecker:
         if dialogue_id is None:
             return
         if not rater:
-            self.row_fault(cell.place, "no rater; fill the rater column or name the rater with --rater")
+            self.row_fault(cell.place, "no rater; fill the rater column or name the rater with --rater", "--rater")
             return
         rubric = identifier(cell.rubric)
         if rubric and rubric != self.rubric.name:
-            self.row_fault(cell.place, f"is for rubric {short(rubric)}, expected {self.rubric.name!r}; see --rubric")
+            told = f"is for rubric {short(rubric)}, expected {self.rubric.name!r}; see --rubric"
+            self.row_fault(cell.place, told, "--rubric")
             return
         if cell.dimension not in self.rubric.names():
             hint = did_you_mean(cell.dimension, self.rubric.names())
-            self.fault(cell.place, f"unknown dimension {cell.dimension[:20]!r} for rubric {self.rubric.name}{hint}")
+            told = f"unknown dimension {cell.dimension[:20]!r} for rubric {self.rubric.name}"
+            self.fault(cell.place, f"{told}{other_rubric(cell.dimension) or hint}", "--rubric")
             return
         try:
             value, reason = read_level(cell.value, self.rubric.dimension(cell.dimension))
@@ -109,11 +129,13 @@ class CellChecker:
         item, named = identifier(cell.item), identifier(cell.dialogue_id)
         if item:
             if self.key is None:
-                self.row_fault(cell.place, "holds blinded items; give the key file of their export with --key")
+                told = "holds blinded items; give the key file of their export with --key (key.json beside sheets/)"
+                self.row_fault(cell.place, told, "--key")
                 return None
             if item not in self.key.items:
                 hint = did_you_mean(item, list(self.key.items)) if len(self.key.items) < 12 else ""
-                self.row_fault(cell.place, f"item {short(item)} is not in the key{hint}; is it the key of this export?")
+                told = f"item {short(item)} is not in the key{hint}; is it the key of this export?"
+                self.row_fault(cell.place, told, "--key")
                 return None
             named = self.key.items[item]
         if not named:
@@ -141,7 +163,7 @@ class CellChecker:
         if first_empty:
             self.kept[about] = (place, rating)
         elif first.value == rating.value:
-            self.fault(place, f"given twice: the same rating stands at {first_place}; counted once")
+            self.fault(place, f"given twice: the same rating stands at {first_place}; counted once", COPY)
         else:
             del self.kept[about]
             self._contradicted.add(about)
@@ -170,17 +192,18 @@ def import_ratings(
 
     `key` maps blinded items back; `dialogue_ids` are the dialogues that may be rated (of the key when left out);
     `rater` names the rater of files that do not; `ignore` are table columns not to be read. Raises UserError for a
-    file that is none of the formats; everything smaller is a Fault of the result.
+    file that is none of the formats, for one that is given twice, and where an option is wrong for all there is
+    (no key, another rubric); everything smaller is a Fault of the result.
     """
+    refuse_copies(paths)
     known = dialogue_ids if dialogue_ids is not None else set(key.items.values()) if key else None
     checker = CellChecker(rubric, known, key, rater)
     for path in paths:
-        for found in read_cells(Path(path), rubric, ignore):
-            if isinstance(found, Fault):
-                checker.faults.append(found)
-            else:
-                checker.check(found)
+        checker.read(Path(path), read_cells(Path(path), rubric, ignore))
     result = checker.result()
+    if not result.ratings and result.faults and all((fault.about or "").startswith("--") for fault in result.faults):
+        first, *others = result.faults
+        raise UserError(f"{first}" + (f" (and {len(others)} more places like it)" if others else ""))
     if known is None:
         result.notes.append("dialogue ids were not checked: give --dialogues, or --key for blinded sheets")
     if key is not None:
@@ -193,6 +216,26 @@ def import_ratings(
         if open_items:
             result.notes.append(f"{open_items} of {len(given)} assigned dialogues have no rating yet")
     return result
+
+
+def refuse_copies(paths: Sequence[str | Path]) -> None:
+    """Raises UserError when two of the files are one, or the same byte for byte: nobody rates twice like that."""
+    first: dict[str, str | Path] = {}
+    for path in paths:
+        if not Path(path).is_file():
+            continue  # reading it says what is wrong
+        other = first.setdefault(sha256_of(Path(path)), path)
+        if other is not path:
+            again = "is given twice" if str(other) == str(path) else f"is the same sheet as {other}"
+            raise UserError(f"{path}: {again}; give each sheet once")
+
+
+def other_rubric(dimension: str) -> str:
+    """`; rubric x has it: --rubric x` for a dimension of a shipped rubric; else nothing."""
+    for name in known_rubrics():
+        if dimension in load_rubric(name).names():
+            return f"; rubric {name} has it: --rubric {name}"
+    return ""
 
 
 def read_cells(path: Path, rubric: Rubric, ignore: Collection[str] = ()) -> Iterator[Cell | Fault]:

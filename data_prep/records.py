@@ -139,6 +139,7 @@ def read_text(path: str | Path) -> str:
 
 
 JSON_SPACE = re.compile(r"[ \t\n\r]*")
+PLAIN_WORD = re.compile("[A-Za-z_]{1,20}")
 HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -242,13 +243,24 @@ def iter_json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
             yield where, parse_json(line, where)
 
 
+def first_json_line(path: str | Path) -> Any:
+    """The first value of a JSON Lines file; None when it cannot be read: whoever reads the file whole says why."""
+    try:
+        return next((value for _, value in iter_json_lines(path)), None)
+    except UserError:
+        return None
+
+
 def describe_invalid(error: ValidationError) -> str:
-    """The first fault of a pydantic error as `field: found, expected`, without quoting private text."""
+    """The first fault of a pydantic error as `field: found, expected`, without quoting private text.
+
+    A word where one of a few was expected is repeated only if it can be nothing but a name: text is private.
+    """
     first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"]) or "record"
     found = "nothing" if first["type"] == "missing" else type(first["input"]).__name__
     if first["type"] == "literal_error" and isinstance(first["input"], str):
-        found = repr(first["input"][:20])
+        found = repr(first["input"]) if PLAIN_WORD.fullmatch(first["input"]) else "another text"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"{field}: found {found}, expected: {first['msg']}{more}"
 
@@ -257,9 +269,20 @@ def read_located(path: str | Path, kind: type[RecordT]) -> list[tuple[str, Recor
     """All records of one JSONL file, in order, each with its `file:line`.
 
     Raises UserError at the first line that is not JSON or not a `kind`, when an `id` occurs twice, and when the
-    file holds no record at all.
+    file holds no record at all. For a file of something else altogether it says what that is and how to convert it.
     """
     located: list[tuple[str, RecordT]] = []
+    try:
+        _read_into(located, path, kind)
+    except UserError as error:
+        from data_prep.sources.detect import not_ours
+
+        told = not_ours(path, kind.__name__) if not located else None
+        raise UserError(told or str(error)) from None
+    return located
+
+
+def _read_into(located: list[tuple[str, RecordT]], path: str | Path, kind: type[RecordT]) -> None:
     seen: dict[str, str] = {}
     for where, value in iter_json_lines(path):
         try:
@@ -274,7 +297,6 @@ def read_located(path: str | Path, kind: type[RecordT]) -> list[tuple[str, Recor
         located.append((where, record))
     if not located:
         raise UserError(f"{path}: holds no {kind.__name__} record; expected one JSON object a line")
-    return located
 
 
 def read_records(path: str | Path, kind: type[RecordT]) -> list[RecordT]:

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from data_prep.errors import UserError
@@ -97,11 +98,33 @@ def value_of(dialogue: Dialogue, key: str) -> str | None:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def _check_keys(dialogues: Sequence[Dialogue], keys: Sequence[str], option: str) -> None:
-    """Raises UserError for a key that no dialogue has a value for: it is misspelt."""
+def _check_keys(
+    dialogues: Sequence[Dialogue], keys: Sequence[str], option: str, more_known: Sequence[str] = ()
+) -> None:
+    """Raises UserError for a key that there is not or that no dialogue has a value for: it is misspelt.
+
+    `more_known` are what the option takes beside the keys of `value_of`.
+    """
     for key in keys:
-        if all(value_of(dialogue, key) is None for dialogue in dialogues):
-            raise UserError(f"{option}: no dialogue has a value for {key!r}; check its spelling")
+        first, *path = key.split(".")
+        if bool(path) == (first in ("meta", "card")) and first in ("language", "source", "meta", "card"):
+            if any(value_of(dialogue, key) is not None for dialogue in dialogues):
+                continue
+            told = f"{option}: no dialogue has a value for {key!r}"
+        else:
+            told = f"{option}: {key!r} is no key of a dialogue"
+        known = [*more_known, "language", "source", *_own_keys(dialogues)]
+        close = get_close_matches(key, known, n=1)
+        kinds = ", ".join([*more_known, "language", "source", "meta.NAME", "card.NAME"])
+        raise UserError(f"{told}; " + (f"did you mean {close[0]!r}?" if close else f"expected one of {kinds}"))
+
+
+def _own_keys(dialogues: Sequence[Dialogue]) -> list[str]:
+    """meta.NAME and card.NAME of what the dialogues have, in order."""
+    found = {f"meta.{name}" for dialogue in dialogues for name in dialogue.meta}
+    if any(dialogue.card is not None for dialogue in dialogues):
+        found |= {f"card.{name}" for name in RoleCard.model_fields}
+    return sorted(found)
 
 
 def groups(
@@ -125,7 +148,7 @@ def groups(
         return index
 
     own = [key for key in group_by if key not in GROUP_KINDS]
-    _check_keys(dialogues, own, "--group-by")
+    _check_keys(dialogues, own, "--group-by", GROUP_KINDS)
     seen: set[str] = set()
     owner: dict[tuple[str, str], int] = {}
     for index, dialogue in enumerate(dialogues):

@@ -239,6 +239,8 @@ def examine_recipe(path: str | Path, overrides: Sequence[str] = ()) -> tuple[Rec
     if isinstance(training, dict):
         checked = check_training(training, training_arguments_class(shape), RESERVED, faults)
     _check_files(content.get("data"), faults)
+    if recipe is not None and Path(recipe.out).is_file():
+        faults.add(("out",), f"out: {recipe.out} is a file; `out` names the folder of the run, choose another")
     _check_names(recipe, faults)
     if recipe is not None:
         recipe = recipe.model_copy(update={"training": {**training_defaults(recipe), **checked}})
@@ -298,9 +300,15 @@ def _check_files(data: Any, faults: RecipeFaults) -> None:
     for key in ("train", "validation", "ratings"):
         files = _as_list(data.get(key)) if isinstance(data, dict) else None
         for index, file in enumerate(files if isinstance(files, list) else []):
-            if isinstance(file, str) and not Path(file).is_file():
+            if not isinstance(file, str) or Path(file).is_file():
+                continue
+            if Path(file).is_dir():
+                held = sorted(found.name for found in Path(file).glob("*.jsonl"))
+                hint = f"one of its {', '.join(held[:6])}" if held else "a JSON Lines file; this folder has none"
+                message = f"data.{key}: {file} is a folder; name a file: {hint}"
+            else:
                 message = f"data.{key}: file {file} not found (relative to {Path.cwd()})"
-                faults.add(("data", key, index), message, "data")
+            faults.add(("data", key, index), message, "data")
 
 
 def _check_names(recipe: Recipe | None, faults: RecipeFaults) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from data_prep.chat_format import training_messages
 from data_prep.errors import UserError
 from data_prep.prompt import Prompt, load_prompt
-from data_prep.records import Dialogue, Speaker, iter_json_lines, read_located
+from data_prep.records import Dialogue, Speaker, first_json_line, read_located
 from data_prep.sample import Sample
 from train.masking import ChatRenderer, Encoded, fit, preview
 from train.models import load_tokenizer
@@ -55,7 +55,7 @@ def read_rows(files: Sequence[str], limit: int | None, seed: int, prompt: str | 
     """
     located: list[LocatedRow] = []
     for file in files:
-        _, first = next(iter_json_lines(file), ("", None))
+        first = first_json_line(file)
         if not (isinstance(first, dict) and "messages" in first):
             located += read_located(file, Dialogue)
         elif prompt is None:

@@ -26,6 +26,8 @@ from data_prep.sources.tables import Table, read_table
 TURN_COLUMNS = ("id", "speaker", "text", "strategy")
 PAIR_COLUMNS = ("id", "seeker", "supporter", "strategy")
 COLUMNS = ("id", "speaker", "text", "strategy", "seeker", "supporter")
+COLUMN_FIELDS = "id, speaker, text, [strategy] (one row a turn) or [id], seeker, supporter, [strategy] (one row a pair)"
+"""The fields that --column takes, for people; in brackets what may be absent."""
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 from data_prep.errors import UserError
 from data_prep.records import parse_json, read_text
 from data_prep.sources.layouts import first_line
-from data_prep.sources.reading import data_files
+from data_prep.sources.reading import data_files, starts_with
 
 OURS = "our own records"
 LARGEST = 50_000_000
@@ -98,3 +98,60 @@ def hint(path: str | Path, source: str) -> str:
     if found == OURS:
         return f"; {path} holds {OURS} already; nothing is left to convert"
     return f"; {path} looks like source {found}; try: esckit data convert {found} {path} --out FILE"
+
+
+OUR_FIELDS = {
+    "Dialogue": ("dialogues", {"turns"}, {"turns"}),
+    "RoleCard": ("role cards", {"problem", "text", "age", "occupation"}, {"id", "language", "source"}),
+    "Rating": ("ratings", {"rater", "dimension", "dialogue_id"}, {"dimension", "dialogue_id"}),
+    "Sample": ("rendered messages", {"messages"}, {"messages"}),
+}
+"""What our records are called, fields of which one record has some, and those by which they are told from others."""
+
+
+def _our_kind(record: dict[str, Any]) -> str | None:
+    """Which of our records this is, complete or not; None for a record of somebody else's."""
+    turn = _first_of(record, "turns")
+    if "speaker" in turn and ({"id", "source", "language"} & set(record)) and "turns" in record:
+        named = {"source", "language"} & set(record) or turn["speaker"] in ("seeker", "supporter")
+        return "Dialogue" if named else None
+    if "train" in _first_of(record, "messages"):
+        return "Sample"
+    for kind in ("Rating", "RoleCard"):
+        _, some, all_of = OUR_FIELDS[kind]
+        if some & set(record) and all_of <= set(record) and "turns" not in record:
+            return kind
+    return None
+
+
+def our_kind(path: str | Path) -> str | None:
+    """Which of our records the first of a file is (Dialogue, RoleCard, Rating or Sample), if it is one."""
+    record = _first_record(Path(path))
+    return _our_kind(record) if isinstance(record, dict) else None
+
+
+def not_ours(path: str | Path, kind: str) -> str | None:
+    """What to say when a file was expected to hold our records of a `kind` (Dialogue, RoleCard, Rating, …).
+
+    None when its first record is such a record, if a faulty one, or nothing is known about it: then the fault itself
+    says more. Never raises for the content of a file.
+    """
+    if kind not in OUR_FIELDS or Path(path).is_dir() or not Path(path).exists():
+        return None
+    record = _first_record(Path(path))
+    if not isinstance(record, dict):
+        return None
+    what = OUR_FIELDS[kind][0]
+    found = _our_kind(record)
+    if found == kind:
+        is_list = starts_with(Path(path)) == "["
+        return f"{path}: is a JSON list; esckit reads {what} as JSON Lines, one object a line" if is_list else None
+    if found is not None:
+        return f"{path}: holds {OUR_FIELDS[found][0]}, expected {what}"
+    layout = layout_of(path)
+    if layout is None and OUR_FIELDS[kind][1] & set(record):
+        return None
+    convert = f"convert it first: esckit data convert {layout or 'SOURCE'} {path} --out FILE.jsonl"
+    if layout is None:
+        return f"{path}: is not a file of esckit {what}; {convert} (for SOURCE see: esckit data sources)"
+    return f"{path}: is not a file of esckit {what}, it looks like source {layout}; {convert}"

@@ -111,6 +111,13 @@ def test_an_untouched_sheet_reviews_nothing(tmp_path, ending):
     assert (review.kept, review.faults, review.unreviewed) == ([], [], ["c1", "c2"])
 
 
+def test_a_workbook_under_another_name_is_read(tmp_path):
+    cards = [card(1), card(2)]
+    sheet = exported(tmp_path, cards)
+    renamed = sheet.rename(tmp_path / "sheet.xls")
+    assert import_review(cards, [renamed], TAXONOMY).faults == []
+
+
 @BOTH
 def test_rows_in_another_order_and_columns_moved(tmp_path, ending):
     cards = [card(1), card(2)]

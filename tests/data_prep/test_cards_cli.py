@@ -147,6 +147,37 @@ def test_without_access_nothing_is_written(folder, command, status):
         server.__exit__()
 
 
+def test_when_nobody_answers_one_line_is_said_and_the_rest_is_not_gone_through(folder):
+    with OpenAIServer() as server:
+        pass
+    result = call("extract", SAMPLES / "dialogues.jsonl", "--out", "c.jsonl", *to(server), "--attempts", 1)
+    assert result.exit_code == 1
+    told = [line for line in result.stderr.splitlines() if "nobody answers" in line]
+    assert len(told) == 1
+    assert told[0].startswith("stopped: refused_connection: nobody answers at 127.0.0.1")
+    assert "(24 without an answer, 0 kept)" in told[0]
+    assert "extract: " not in result.stderr  # no progress over what was never asked
+    made = report("extract", SAMPLES / "dialogues.jsonl", "--out", "c.jsonl", *to(server), "--attempts", 1, code=1)
+    assert (made["missing"], made["asked_now"], len(made["missing_items"])) == (24, 0, 24)
+
+
+def test_what_was_answered_before_the_server_went_is_kept(folder):
+    seen = []
+
+    def gone(body):
+        seen.append(1)
+        return Fault(401) if len(seen) > 6 else None
+
+    arguments = ["extract", SAMPLES / "dialogues.jsonl", "--out", "c.jsonl"]
+    with OpenAIServer(card_replies, fault_when=gone) as server:
+        made = report(*arguments, *to(server), code=1)
+        assert made["cards"] == 6 == len(read_records("c.jsonl", RoleCard))
+        assert made["missing"] == 18
+        server.fault_when = lambda body: None
+        again = report(*arguments, *to(server))
+        assert (again["cards"], again["asked_now"], again["from_cache"]) == (24, 18, 6)
+
+
 def test_the_rules_alone_need_no_server(folder):
     cards = [
         RoleCard(id="good", language="en", source="made", problem="She has not slept since her mother died in May."),
@@ -168,7 +199,7 @@ def test_wrong_usage_is_told(folder):
     assert "is not a URL" in fails("extract", "d.jsonl", "--out", "o.jsonl", "--endpoint", "here", "--model", "m")
     assert "would overwrite" in fails("dedupe", "c.jsonl", "--out", "c.jsonl")
     assert "--threshold" in fails("dedupe", "c.jsonl", "--out", "o.jsonl", "--threshold", 2)
-    assert "c.jsonl:1: " in fails("extract", "c.jsonl", "--out", "o.jsonl")
+    assert "c.jsonl: holds role cards, expected dialogues" in fails("extract", "c.jsonl", "--out", "o.jsonl")
     assert "not found" in fails("stats", "none.jsonl")
     assert "ends neither" in fails("review", "export", "c.jsonl", "--out", "sheet.pdf")
     assert call("review", "export", "c.jsonl", "--out", "sheet.csv").exit_code == 0

@@ -203,7 +203,7 @@ def test_nothing_is_overwritten_or_left_beside_the_new_parts(folder):
     [
         (("role", "one.jsonl", "one.jsonl"), r"id 'd00' is already used at one.jsonl:1"),
         (("role", "absent.jsonl"), "file not found"),
-        (("role", "ratings.jsonl"), "ratings.jsonl:1: id: found nothing"),
+        (("role", "ratings.jsonl"), "ratings.jsonl: holds ratings, expected dialogues"),
         (("role", "one.jsonl", "--split", "train=0.9"), "two or more parts"),
         (("role", "one.jsonl", "--split", "train:0.9"), "--split: 'train:0.9' is not name=number"),
         (("role", "one.jsonl", "--mix", "general.json"), "--mix: 'general.json' is not NAME=VALUE"),
@@ -211,7 +211,12 @@ def test_nothing_is_overwritten_or_left_beside_the_new_parts(folder):
         (("role", "one.jsonl", "--mix", "general.json=NaN"), "the ratio is 'NaN'"),
         (("role", "one.jsonl", "--mix", "general.json=-1"), "the ratio is '-1'"),
         (("role", "one.jsonl", "--mix", "general.json=9"), "asks for 108 conversations, there are 40"),
-        (("role", "one.jsonl", "--mix", "cards.jsonl=1"), "asks for 12 conversations, there are 0"),
+        (
+            ("role", "one.jsonl", "--mix", "cards.jsonl=1"),
+            "none of its 15 records is a conversation; expected a list under `messages`",
+        ),
+        (("role", "one.jsonl", "--mix", "two.jsonl=1"), "--mix two.jsonl: holds esckit dialogues, not general chat"),
+        (("rank", "general.json", "ratings.jsonl"), "is not a file of esckit dialogues, it looks like source sharegpt"),
         (("role", "one.jsonl", "--licence", "x=CC0"), "the sources are: made"),
         (("role", "one.jsonl", "--prompt", "no-such"), "unknown prompt 'no-such'"),
         (("rank", "one.jsonl", "two.jsonl"), "none of the files holds ratings"),

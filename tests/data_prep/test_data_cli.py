@@ -100,6 +100,39 @@ def test_when_nothing_converts_nothing_is_written(folder):
     assert not (folder / "d.jsonl").exists()
 
 
+def test_when_nothing_converts_the_source_is_asked_about(folder):
+    put(folder / "train.txt", [{"dialog": []}])
+    told = call("convert", "esconv", "train.txt", "--out", "d.jsonl").stderr
+    assert "is esconv the right source? its files are train.txt / valid.txt" in told
+    put(folder / "chat.txt", [{"messages": [{"role": "user", "content": "a"}]}])
+    told = call("convert", "esconv", "chat.txt", "--out", "d.jsonl").stderr
+    assert "is esconv the right source? chat.txt looks like source messages" in told
+
+
+def test_a_folder_with_two_kinds_says_so_and_that_ratings_are_left_out(folder):
+    failed = record(2, dialog=[{"content": "x", "speaker": "speaker"}, {"content": "y", "speaker": "listener"}])
+    (folder / "in").mkdir()
+    put(folder / "in" / "train.txt", [record(1), record(3)])
+    put(folder / "in" / "failed.json", [failed])
+    rows = " ".join(call("convert", "esconv", "in", "--out", "d.jsonl").output.split())
+    assert "of source esconv │ 2" in rows
+    assert "of source esconv-failed │ 1" in rows
+    assert "ratings (--ratings-out FILE writes them) │ 6" in rows
+    report = json.loads(call("convert", "esconv", "in", "--out", "d.jsonl", "--json").stdout)
+    assert report["by_source"] == {"esconv": 2, "esconv-failed": 1}
+    assert report["ratings_left_out"] == 6
+    with_ratings = call("convert", "esconv", "in/train.txt", "--out", "d.jsonl", "--ratings-out", "r.jsonl")
+    assert "left out" not in with_ratings.output
+    assert "of these" not in with_ratings.output
+
+
+def test_the_fields_of_a_table_are_listed():
+    fields = "id, speaker, text, [strategy] (one row a turn) or [id], seeker, supporter, [strategy] (one row a pair)"
+    assert fields in call("sources").output
+    for word in ("speaker", "supporter", "strategy"):
+        assert word in call("convert", "--help").output
+
+
 def test_markup_in_file_names_is_not_read_as_markup(folder):
     put(folder / "[red]a[bold].txt", [record(1)])
     result = call("convert", "esconv", "[red]a[bold].txt", "--out", "d.jsonl")

@@ -186,6 +186,16 @@ def test_nobody_there_ends_the_run():
     ]
 
 
+def test_waiting_for_a_server_that_is_not_there_is_said_once():
+    with OpenAIServer() as server:
+        pass
+    told = []
+    chat(server, times=3, attempts=3, at_once=True, say=told.append)
+    assert len(told) == 1
+    assert "nobody answers at 127.0.0.1" in told[0]
+    assert "trying 3 times (--attempts)" in told[0]
+
+
 def test_never_more_at_once_than_allowed():
     with OpenAIServer(delay=0.05) as server:
         replies = chat(server, times=20, at_once=True, concurrency=3)

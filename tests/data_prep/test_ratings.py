@@ -223,12 +223,10 @@ def test_a_row_with_too_many_cells_is_not_guessed_at(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("rater,empathy\nann,3\n", "has no column dialogue_id (or item)"),
-        ("dialogue_id,rater\nd1,ann\n", "has no column for any dimension"),
         ("dialogue_id,rater,dimension\nd1,ann,empathy\n", "has no column value"),
         ("dialogue_id,rater,empathy,Empathy\nd1,ann,3,4\n", "a second column for empathy"),
-        ("item,rater,empathy\nitem-001,ann,3\n", "give the key file of their export with --key"),
-        ("dialogue_id,rater,rubric,empathy\nd1,ann,other,3\n", "is for rubric 'other'"),
-        ("dialogue_id,rater,dimension,value\nd1,ann,emphaty,3\n", "did you mean 'empathy'?"),
+        ("dialogue_id,rater,rubric,empathy\nd1,ann,other,3\nd2,ann,,3\n", "row 2: is for rubric 'other'"),
+        ("dialogue_id,rater,dimension,value\nd1,ann,emphaty,3\nd1,ann,empathy,3\n", "did you mean 'empathy'?"),
         ("dialogue_id,rater,dimension,value\nd1,ann,,3\n", "no dimension in this row"),
     ],
 )
@@ -236,6 +234,70 @@ def test_tables_that_cannot_be_read(tmp_path: Path, text: str, told: str) -> Non
     found = imported(tmp_path, text)
     assert told in faults(found, tmp_path)[0]
     assert all(rating.value == 3 for rating in found.ratings)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("item,rater,empathy\n" + "item-001,ann,3\n" * 5, "in.csv: holds blinded items; .* --key"),
+        ("dialogue_id,rater\nd1,ann\nd2,ann\n", "has no column for any dimension of rubric esc_eval"),
+        (
+            "dialogue_id,rater,relevance,mood\nd1,ann,4,1\nd2,ann,4,1\n",
+            "row 1: has no column for any dimension .*; its columns are those of --rubric esconv_survey",
+        ),
+        (
+            "dialogue_id,rater,rubric,empathy\n" + "d1,ann,other,3\n" * 5,
+            r"in.csv: is for rubric 'other', expected 'esc_eval'; see --rubric \(the same at all 5 places of",
+        ),
+        (
+            "dialogue_id,rater,dimension,value\n" + "d1,ann,relevance,3\n" * 5,
+            "unknown dimension 'relevance' for rubric esc_eval; rubric esconv_survey has it: --rubric esconv_survey",
+        ),
+        ("dialogue_id,empathy,fluency\nd1,3,3\nd2,3,3\n", "in.csv: no rater; .* name the rater with --rater"),
+    ],
+)
+def test_a_wrong_option_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(UserError, match=told) as caught:
+        imported(tmp_path, text)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_file_under_a_wrong_rubric_is_one_fault_beside_good_ones(tmp_path: Path) -> None:
+    (tmp_path / "good.csv").write_text("dialogue_id,rater,empathy\nd1,ann,3\n")
+    (tmp_path / "other.csv").write_text("dialogue_id,rater,rubric,empathy\n" + "d2,ann,other,3\n" * 9)
+    found = import_ratings([tmp_path / "good.csv", tmp_path / "other.csv"], RUBRIC)
+    assert len(found.ratings) == 1
+    assert len(found.faults) == 1
+    assert "the same at all 9 places of this file" in str(found.faults[0])
+
+
+def test_a_sheet_given_twice_is_one_line(tmp_path: Path) -> None:
+    text = "dialogue_id,rater,empathy,fluency\n" + "".join(f"d{n},ann,3,2\n" for n in range(20))
+    (tmp_path / "a.csv").write_text(text)
+    (tmp_path / "b.csv").write_text(text)
+    with pytest.raises(UserError, match=r"b\.csv: is the same sheet as .*a\.csv; give each sheet once"):
+        import_ratings([tmp_path / "a.csv", tmp_path / "b.csv"], RUBRIC)
+    with pytest.raises(UserError, match=r"a\.csv: is given twice"):
+        import_ratings([tmp_path / "a.csv", tmp_path / "a.csv"], RUBRIC)
+    # Saved again it has other bytes and says the same.
+    (tmp_path / "b.csv").write_text("\ufeff" + text)
+    found = import_ratings([tmp_path / "a.csv", tmp_path / "b.csv"], RUBRIC)
+    assert len(found.ratings) == 40
+    assert [fault.message for fault in found.faults] == [
+        "every rating in it was read before; was a sheet given twice? each is counted once"
+    ]
+
+
+def test_a_workbook_under_any_name(tmp_path: Path) -> None:
+    from openpyxl import Workbook
+
+    book = Workbook()
+    for row in (("dialogue_id", "rater", "empathy"), ("d1", "ann", 3)):
+        book.active.append(row)
+    book.save(tmp_path / "sheet.xlsx")
+    for name in ("sheet.xls", "sheet.csv", "sheet"):
+        (tmp_path / name).write_bytes((tmp_path / "sheet.xlsx").read_bytes())
+        assert [r.value for r in import_ratings([tmp_path / name], RUBRIC).ratings] == [3]
 
 
 def test_rater_and_ignored_columns_are_named_on_the_command_line(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def test_unreadable_paths(tmp_path, make):
         (line(turns=None), "turns: found NoneType"),
         (line(language="fr"), "language: found 'fr'"),
         (line(situatoin="x"), "situatoin: found str"),
+        (line(turns=[{"speaker": "I am sad", "text": SECRET}]), r"turns\.0\.speaker: found another text, expected: .*"),
         (line(turns=[{"speaker": "client", "text": SECRET}]), r"turns\.0\.speaker: found 'client'"),
         (line(turns=[{"speaker": "seeker", "text": [SECRET]}]), r"turns\.0\.text: found list"),
         (line(turns=[{"speaker": "seeker"}]), r"turns\.0\.text: found nothing"),

@@ -6,7 +6,8 @@ from typer.testing import CliRunner
 
 from data_prep.cli import app
 from data_prep.errors import UserError
-from data_prep.sources.detect import OURS, hint, layout_of
+from data_prep.records import Dialogue, Rating, RoleCard, read_records
+from data_prep.sources.detect import OURS, hint, layout_of, not_ours
 from tests.data_prep.chaos import anything, some_of, texts
 
 SAMPLES = {
@@ -69,3 +70,65 @@ def test_convert_says_which_source_the_file_is_of(tmp_path, monkeypatch):
     (tmp_path / "c.txt").write_text(json.dumps(SAMPLES[OURS]), encoding="utf-8")
     result = CliRunner().invoke(app, ["convert", "esconv", "c.txt", "--out", "o.jsonl"])
     assert "holds our own records already" in result.stderr
+
+
+THEIRS = {name: record for name, record in SAMPLES.items() if name != OURS}
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+@pytest.mark.parametrize("name", THEIRS)
+def test_another_layout_where_our_dialogues_are_expected(tmp_path, name, as_list):
+    path = tmp_path / "raw.json"
+    path.write_text(json.dumps([THEIRS[name]] if as_list else THEIRS[name]), encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        read_records(path, Dialogue)
+    assert str(caught.value) == (
+        f"{path}: is not a file of esckit dialogues, it looks like source {name}; "
+        f"convert it first: esckit data convert {name} {path} --out FILE.jsonl"
+    )
+
+
+def test_our_own_records_of_another_kind(tmp_path):
+    path = tmp_path / "a.jsonl"
+    rating = {"dialogue_id": "d", "rater": "a", "rubric": "esc_eval", "dimension": "empathy", "value": 3}
+    for record, wanted, told in (
+        (rating, Dialogue, "holds ratings, expected dialogues"),
+        (SAMPLES[OURS], Rating, "holds dialogues, expected ratings"),
+        (SAMPLES[OURS], RoleCard, "holds dialogues, expected role cards"),
+        (
+            {"id": "c", "language": "en", "source": "s", "problem": "p"},
+            Dialogue,
+            "holds role cards, expected dialogues",
+        ),
+        ({"title": "x"}, Dialogue, "is not a file of esckit dialogues; convert it first: esckit data convert SOURCE"),
+    ):
+        path.write_text(json.dumps(record), encoding="utf-8")
+        with pytest.raises(UserError, match=told):
+            read_records(path, wanted)
+    path.write_text(json.dumps([SAMPLES[OURS]]), encoding="utf-8")
+    with pytest.raises(UserError, match="is a JSON list; esckit reads dialogues as JSON Lines"):
+        read_records(path, Dialogue)
+
+
+@pytest.mark.parametrize("missing", ["id", "language", "source", "turns"])
+def test_a_faulty_record_of_ours_is_told_by_its_fault(tmp_path, missing):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({k: v for k, v in SAMPLES[OURS].items() if k != missing}), encoding="utf-8")
+    with pytest.raises(UserError, match=f"a.jsonl:1: {missing}: found nothing" if missing != "turns" else "a.jsonl"):
+        read_records(path, Dialogue)
+
+
+def test_a_later_record_is_told_by_its_fault(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(SAMPLES[OURS]) + "\n" + json.dumps(SAMPLES["messages"]), encoding="utf-8")
+    with pytest.raises(UserError, match=r"a\.jsonl:2: "):
+        read_records(path, Dialogue)
+
+
+@settings(max_examples=100, deadline=None)
+@given(record=some_of({"messages": anything, "turns": anything, "dialog": anything, "0": anything}) | anything | texts)
+def test_what_is_not_ours_never_raises(tmp_path_factory, record):
+    path = tmp_path_factory.getbasetemp() / "any.jsonl"
+    path.write_text(json.dumps(record), encoding="utf-8")
+    for kind in ("Dialogue", "RoleCard", "Rating", "Sample", "Other"):
+        assert "\n" not in (not_ours(path, kind) or "")

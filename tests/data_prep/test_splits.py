@@ -262,6 +262,15 @@ def test_grouping_by_any_key():
         None,
         "en",
     ]
+    for typed, meant in (
+        ("situations", "situation"),
+        ("openings", "opening"),
+        ("sorce", "source"),
+        ("meta.cliemt", "meta.client"),
+        ("card.agee", "card.age"),
+    ):
+        with pytest.raises(UserError, match=f"--group-by: .*did you mean '{meant}'"):
+            groups([*dialogues, carded], [typed])
     with pytest.raises(UserError, match=r"no dialogue has a value for 'meta\.clint'"):
         groups(dialogues, ["meta.clint"])
     for key in ("turns", "meta", "language.x", "situations"):

@@ -153,6 +153,27 @@ def test_faults_of_overrides_name_the_override(seeker, override, fault):
     assert found.startswith(fault)
 
 
+def test_a_folder_for_a_file_and_a_file_for_a_folder(seeker, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "set").mkdir()
+    (tmp_path / "none").mkdir()
+    for name in ("train.jsonl", "valid.jsonl", "datasheet.md"):
+        (tmp_path / "set" / name).write_text("", encoding="utf-8")
+    (tmp_path / "busy").write_text("", encoding="utf-8")
+    recipe = seeker()
+    assert faults_of(recipe, "data.train=set") == [
+        "override 'data.train=set': data.train: set is a folder; name a file: one of its train.jsonl, valid.jsonl"
+    ]
+    assert faults_of(recipe, "data.validation=none") == [
+        "override 'data.validation=none': data.validation: none is a folder; name a file: a JSON Lines file; "
+        "this folder has none"
+    ]
+    assert faults_of(recipe, "out=busy") == [
+        "override 'out=busy': out: busy is a file; `out` names the folder of the run, choose another"
+    ]
+    assert (tmp_path / "busy").read_text(encoding="utf-8") == ""
+
+
 def test_saved_recipes_hold_the_defaults_and_load_to_the_same(seeker, tmp_path):
     recipe = load_recipe(seeker(), ["training.warmup_steps=3"])
     assert recipe.training["lr_scheduler_type"] == "cosine"

@@ -11,7 +11,7 @@ from data_prep.records import Dialogue, Language, Speaker
 from data_prep.tidying import UNUSUAL
 
 LANGUAGES, SPEAKERS = frozenset(get_args(Language)), frozenset(get_args(Speaker))
-# What JSON escapes, or what cleaning may have to do with; a line may end with \n.
+# What JSON escapes (beside quotation marks and \n), or what cleaning may have to do with.
 NOT_PLAIN = re.compile(rf"[\x00-\x09\x0b-\x1f\\]|{UNUSUAL.pattern}".replace("]|[", ""))
 # Strings in quotes before the first turn and in a turn, keys included, and what stands between them.
 BEFORE, A_TURN = 15, 8
@@ -45,7 +45,7 @@ def plain_dialogue(line: str) -> PlainDialogue | None:
     Where nothing is escaped, every quotation mark begins or ends a string. What stands between them is put together
     again by the one pattern of a plain dialogue; when that gives the line, the line says just this.
     """
-    if NOT_PLAIN.search(line):
+    if line.find("\n") != len(line) - 1 or NOT_PLAIN.search(line):
         return None
     pieces = line.split('"')
     if len(pieces) < BEFORE + A_TURN:

@@ -170,6 +170,9 @@ def test_ordinary_lines_are_plain():
         a_line(id=1),
         a_line().replace("好", "\t"),
         a_line().replace("好", "\x00"),
+        a_line().replace("好", "\x01"),
+        a_line().replace("好", "\x1b"),
+        a_line().replace("好", "\n"),
     ],
 )
 def test_all_others_are_not(line):

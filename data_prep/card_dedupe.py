@@ -1,4 +1,9 @@
-"""Near-duplicate cards across sources: the same trouble told in almost the same words is kept once."""
+"""Near-duplicate cards across sources: the same trouble told in almost the same words is kept once.
+
+Cards are few and short, so they are compared exactly and by words. `data_prep.duplicates`, made for sets of any size,
+estimates from characters, knows no threshold below 0.5, and does worse here: of 326 reworded copies of the English
+official cards it finds 321 and 5 that are none, and it misses the one pair there is among the Chinese ones.
+"""
 
 import math
 from collections import Counter, defaultdict

@@ -11,6 +11,7 @@ import typer
 from pydantic import ValidationError
 
 from data_prep.errors import UserError
+from data_prep.plain import PlainDialogue, plain_dialogue
 from data_prep.records import Dialogue, Replacing, StrictDecoder, describe_invalid, dump_line, parse_json
 
 if TYPE_CHECKING:
@@ -19,36 +20,34 @@ if TYPE_CHECKING:
 Names = Annotated[list[str] | None, typer.Option(metavar="STEP", help="May be given several times; see --list.")]
 
 
-def stream_dialogues(path: Path) -> Iterator[Dialogue]:
-    """Yields the dialogues of a JSON Lines file, one line in memory at a time.
-
-    Raises UserError like `read_records`, but only when it comes to the line.
-    """
-    for dialogue, _ in _stream(path):
-        yield dialogue
-
-
 def cleaned_lines(path: Path, steps: "Sequence[Step] | None", report: "CleaningReport") -> Iterator[str]:
-    """Yields the lines of the cleaned dialogues of a file. Raises UserError like `stream_dialogues`."""
-    from data_prep.cleaning import clean as cleaned
+    """Yields the lines of the cleaned dialogues of a file.
 
-    waiting: deque[tuple[Dialogue, str | None]] = deque()
+    One line is in memory at a time, and those that are read ahead. Raises UserError like `read_records`, but only
+    when it comes to the line.
+    """
+    from data_prep.cleaning import clean_read
 
-    def read() -> Iterator[Dialogue]:
-        for dialogue, line in _stream(path):
-            waiting.append((dialogue, line))
-            yield dialogue
+    waiting: deque[tuple[Dialogue | PlainDialogue, str | None]] = deque()
 
-    for dialogue in cleaned(read(), steps, report):
+    def read() -> Iterator[Dialogue | PlainDialogue]:
+        for record, line in _stream(path):
+            waiting.append((record, line))
+            yield record
+
+    for record in clean_read(read(), steps, report):
         while True:
             # Dialogues keep their order, so those before this one were dropped.
             before, line = waiting.popleft()
-            if before.id == dialogue.id:
+            if before.id == record.id:
                 break
-        yield line if line is not None and before is dialogue else dump_line(dialogue)
+        if line is not None and before is record:
+            yield line
+        else:
+            yield dump_line(record if isinstance(record, Dialogue) else record.dialogue())
 
 
-def _as_written(raw: bytes) -> tuple[Dialogue, str] | None:
+def _as_written(raw: bytes) -> tuple[Dialogue | PlainDialogue, str] | None:
     """The dialogue of a line and its text, if the line is to the byte what we write for it; None for any other line.
 
     Such a line has none of the faults that `parse_json` looks for (a key twice, say, would not have been written), so
@@ -56,6 +55,9 @@ def _as_written(raw: bytes) -> tuple[Dialogue, str] | None:
     """
     try:
         line = raw.decode()
+        plain = plain_dialogue(line)
+        if plain is not None:
+            return plain, line
         if "NaN" in line or "Infinity" in line:
             return None
         dialogue = Dialogue.model_validate(json.loads(line))
@@ -67,7 +69,7 @@ def _as_written(raw: bytes) -> tuple[Dialogue, str] | None:
         return None
 
 
-def _stream(path: Path) -> Iterator[tuple[Dialogue, str | None]]:
+def _stream(path: Path) -> Iterator[tuple[Dialogue | PlainDialogue, str | None]]:
     """The dialogues of a file, each with its line if that is what we would write."""
     seen: dict[str, int] = {}
     decoder = StrictDecoder()

@@ -1,18 +1,22 @@
 """Near-duplicate text: MinHash signatures and locality-sensitive hashing over character shingles.
 
 Two texts are near duplicates when the sets of their character n-grams overlap by a Jaccard similarity of at least a
-threshold. A signature holds, for each of SIZE hash functions, the smallest hash of any shingle; the share of equal
-places is an unbiased estimate of the similarity (Broder 1997) with a standard error of at most 0.051, 0.041 at 0.8.
-Texts that share one of BANDS bands of ROWS places are compared: a pair of similarity s meets with probability
-1 - (1 - s^ROWS)^BANDS, which is 0.99 at 0.8 and 0.22 at 0.5.
+threshold. A shingle's hash says in which of SIZE bins it falls and what its value is there, and a signature holds the
+smallest value of each bin (one-permutation hashing, Li, Owen and Zhang 2012). Bins that stay empty are filled by
+hashing the shingles again, up to ROUNDS times in all (Dahlgaard, Knudsen and Thorup 2017); one that is empty even
+then takes over the value of another bin, and of which is the same for all texts (Shrivastava 2017). The share of
+equal places estimates the similarity, with a standard error of at most 0.051, 0.041 at 0.8, as SIZE hashes of every
+shingle would. Texts that share one of BANDS bands of ROWS places are compared: a pair of similarity s meets with a
+probability of about 1 - (1 - s^ROWS)^BANDS, which is 0.99 at 0.8 and 0.22 at 0.5.
 
-Everything is seeded and done in numpy: the costly part is hashing the shingles, which is one vectorised pass over a
-text here and a Python call a shingle in the libraries there are.
+Everything is seeded and done in numpy, many short texts at once: the libraries there are hash a shingle SIZE times,
+in a Python call each.
 """
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
+from itertools import islice
 from struct import Struct
 from typing import Any
 
@@ -28,13 +32,29 @@ OF_BANDS = Struct(f"{4 * ROWS}s" * BANDS)
 SHINGLE, CHINESE_SHINGLE = 5, 3
 # Texts of one band beyond these are not compared: keeps a pile of look-alikes from making the search quadratic.
 BAND_LIMIT = 100
-# Shingles hashed at once: what stays in the processor's cache, and bounds the memory of one very long text.
-BLOCK = 512
+# Characters hashed at once: bounds the memory of many texts, and is soon enough to make numpy's calls cost little.
+BLOCK = 1 << 15
+# Texts hashed at once.
+TOGETHER = 64
+# Times a shingle is hashed as long as there are empty bins.
+ROUNDS = 4
+LARGEST = (1 << 32) - 1
+# The value of a bin into which nothing fell: more than that of any round.
+EMPTY = ROUNDS << 32
 
 
 def shingle_length(text: str) -> int:
     """Characters in a shingle of a normalised text: 3 where half of it or more is Chinese, else 5."""
     return CHINESE_SHINGLE if 2 * chinese_count(text) >= len(text) else SHINGLE
+
+
+def _mixed(hashes: Any) -> Any:
+    """splitmix64's finaliser: neighbouring n-grams must not get neighbouring hashes."""
+    import numpy as np
+
+    hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return hashes ^ (hashes >> np.uint64(31))
 
 
 def _shingle_hashes(texts: Sequence[str], length: int) -> Any:
@@ -49,10 +69,7 @@ def _shingle_hashes(texts: Sequence[str], length: int) -> Any:
     hashes = np.zeros(count, dtype=np.uint64)
     for offset in range(length):
         hashes = hashes * np.uint64(0x100000001B3) + codes[offset : offset + count]
-    # splitmix64's finaliser: neighbouring n-grams must not get neighbouring hashes.
-    hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    hashes ^= hashes >> np.uint64(31)
+    hashes = _mixed(hashes)
     if len(texts) == 1:
         return hashes
     within = np.ones(count, dtype=bool)
@@ -63,12 +80,13 @@ def _shingle_hashes(texts: Sequence[str], length: int) -> Any:
 
 
 @cache
-def _functions() -> tuple[Any, Any]:
-    """Factors (odd) and summands of the SIZE hash functions, each of shape (SIZE,)."""
+def _lenders() -> Any:
+    """For each bin the other bins in the order in which it asks them for a value, shape (SIZE, SIZE - 1)."""
     import numpy as np
 
-    drawn = np.random.default_rng(SEED).integers(0, 2**64, size=(2, SIZE), dtype=np.uint64)
-    return drawn[0] | np.uint64(1), drawn[1]
+    draw = np.random.default_rng(SEED)
+    others = [np.delete(np.arange(SIZE), place) for place in range(SIZE)]
+    return np.stack([draw.permutation(found) for found in others])
 
 
 def signature(text: str) -> Any | None:
@@ -81,27 +99,21 @@ def signature(text: str) -> Any | None:
 
 def signatures(texts: Sequence[str]) -> list[Any | None]:
     """`signature` of each text; many short texts together cost a fraction of what they cost one by one."""
-    import numpy as np
+    plain = [normalised(text) for text in texts]
+    found = iter(signatures_of_normalised([text for text in plain if text]))
+    return [next(found) if text else None for text in plain]
 
-    found: list[Any | None] = [None] * len(texts)
+
+def signatures_of_normalised(texts: Sequence[str]) -> list[Any]:
+    """Signatures of texts that are `normalised` already, none of them empty."""
+    found: list[Any] = [None] * len(texts)
     alike: dict[int, list[tuple[int, str]]] = defaultdict(list)
     for place, text in enumerate(texts):
-        plain = normalised(text)
-        if plain:
-            alike[min(shingle_length(plain), len(plain))].append((place, plain))
-    longest = max((min(BLOCK, sum(len(text) for _, text in group)) for group in alike.values()), default=0)
-    space = np.empty((longest, SIZE), dtype=np.uint64)
+        alike[min(shingle_length(text), len(text))].append((place, text))
     for length, group in alike.items():
         for together in _batches(group):
-            hashes = _shingle_hashes([text for _, text in together], length)
-            if len(together) == 1:
-                rows = [_smallest(hashes[start : start + BLOCK], [0], space) for start in range(0, len(hashes), BLOCK)]
-                smallest = np.min(rows, axis=0)
-            else:
-                starts = np.cumsum([0, *(len(text) - length + 1 for _, text in together[:-1])])
-                smallest = _smallest(hashes, starts, space)
-            upper = (smallest >> np.uint64(32)).astype(np.uint32)
-            for (place, _), row in zip(together, upper, strict=True):
+            rows = _smallest([text for _, text in together], length)
+            for (place, _), row in zip(together, rows, strict=True):
                 # A copy: a view would keep the whole batch in memory.
                 found[place] = row.copy()
     return found
@@ -121,18 +133,32 @@ def _batches(texts: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]
         yield batch
 
 
-def _smallest(hashes: Any, starts: Any, space: Any) -> Any:
-    """The smallest value of each hash function in each stretch of shingle hashes, shape (len(starts), SIZE).
-
-    `space`, uint64 of shape (at least len(hashes), SIZE), is overwritten: new memory for every batch costs as much as
-    the hashing.
-    """
+def _smallest(texts: Sequence[str], length: int) -> Any:
+    """The smallest value in each bin of normalised texts, uint32 of shape (len(texts), SIZE); none is shorter than an
+    n-gram."""
     import numpy as np
 
-    factors, summands = _functions()
-    values = np.multiply(hashes[:, None], factors, out=space[: len(hashes)])
-    values += summands
-    return np.minimum.reduceat(values, starts, axis=0)
+    hashes = _shingle_hashes(texts, length)
+    first_bins = np.arange(len(texts)) * SIZE
+    text_of = np.repeat(first_bins, [len(text) - length + 1 for text in texts])
+    filled = np.full(len(texts) * SIZE, EMPTY, dtype=np.uint64)
+    for number in range(ROUNDS):
+        bins = ((hashes >> np.uint64(32)) * np.uint64(SIZE) >> np.uint64(32)).astype(np.intp)
+        # What an earlier round put into a bin is smaller than anything of a later one.
+        np.minimum.at(filled, text_of + bins, (hashes & np.uint64(LARGEST)) + np.uint64(number << 32))
+        if (filled < EMPTY).all():
+            break
+        hashes = _mixed(hashes)
+    # Bins are lent only what fell into others, not what those have borrowed.
+    smallest = filled.copy()
+    empty = np.flatnonzero(filled == EMPTY)
+    for asked in range(SIZE - 1):
+        if not len(empty):
+            break
+        bin_of = empty % SIZE
+        smallest[empty] = filled[empty - bin_of + _lenders()[bin_of, asked]]
+        empty = empty[smallest[empty] == EMPTY]
+    return smallest.astype(np.uint32).reshape(len(texts), SIZE)
 
 
 def similarity(first: Any, second: Any) -> float:
@@ -153,7 +179,8 @@ class NearIndex:
         self.threshold = threshold
         self._names: list[Hashable] = []
         self._signatures: list[Any] = []
-        self._bands: list[dict[int, tuple[int, ...]]] = [{} for _ in range(BANDS)]
+        # By hash of a band's values, whichever band it is: what meets by chance is told apart by its signature.
+        self._members: dict[int, tuple[int, ...]] = {}
         self._exact: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -166,9 +193,8 @@ class NearIndex:
         raw = found.tobytes()
         exact = self._exact.get(hash(raw))
         candidates = set() if exact is None else {exact}
-        for band, key in zip(self._bands, _band_keys(raw), strict=True):
-            if key in band:
-                candidates.update(band[key])
+        for key in self._members.keys() & _band_keys(raw):
+            candidates.update(self._members[key])
         ordered = sorted(candidates)
         if not ordered:
             return []
@@ -183,18 +209,19 @@ class NearIndex:
             return
         self._names.append(name)
         self._signatures.append(found)
+        # Nearly all bands have one member, and one tuple serves all bands of a text.
         alone = (index,)
-        for band, key in zip(self._bands, _band_keys(raw), strict=True):
-            # Nearly all bands have one member, and one tuple serves all bands of a text.
-            members = band.setdefault(key, alone)
-            if members is not alone and len(members) < BAND_LIMIT:
-                band[key] = members + alone
+        keys = _band_keys(raw)
+        met = {key: self._members[key] for key in self._members.keys() & keys}
+        self._members.update(dict.fromkeys(keys, alone))
+        for key, members in met.items():
+            self._members[key] = members + alone if len(members) < BAND_LIMIT else members
 
 
 @lru_cache(maxsize=1)  # a text is looked for, then added
-def _band_keys(raw: bytes) -> list[int]:
+def _band_keys(raw: bytes) -> set[int]:
     # hash() of bytes differs from run to run, but only equality is ever asked of it.
-    return list(map(hash, OF_BANDS.unpack(raw)))
+    return set(map(hash, OF_BANDS.unpack(raw)))
 
 
 def near_pairs(texts: Iterable[tuple[Hashable, str]], threshold: float = THRESHOLD) -> Iterable[tuple[Hashable, ...]]:
@@ -203,10 +230,11 @@ def near_pairs(texts: Iterable[tuple[Hashable, str]], threshold: float = THRESHO
     Copies of one text are paired with the first of them only. Texts without a letter or digit have no duplicates.
     """
     index = NearIndex(threshold)
-    for name, text in texts:
-        found = signature(text)
-        if found is None:
-            continue
-        for other in index.matches(found):
-            yield other, name
-        index.add(name, found)
+    read = iter(texts)
+    while batch := list(islice(read, TOGETHER)):
+        for (name, _), found in zip(batch, signatures([text for _, text in batch]), strict=True):
+            if found is None:
+                continue
+            for other in index.matches(found):
+                yield other, name
+            index.add(name, found)

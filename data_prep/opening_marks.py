@@ -4,8 +4,23 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from data_prep.plain import PlainDialogue
 from data_prep.records import Dialogue
+from data_prep.splits import first_words, opening
 from data_prep.tidying import Counts
+
+Read = Dialogue | PlainDialogue
+NOTHING: Counts = Counter()
+
+
+def opening_of(record: Read) -> str:
+    """How a dialogue opens, normalised, as splits compare it; empty when that is a few words only."""
+    if isinstance(record, Dialogue):
+        return opening(record)
+    for speaker, text in zip(record.speakers, record.texts, strict=True):
+        if speaker == "seeker":
+            return first_words(text)
+    return ""
 
 
 class Openings:
@@ -19,43 +34,45 @@ class Openings:
         # Openings met before, by hash, and the id of the first dialogue that opens so: an exact copy of an opening is
         # like what that one is like, and needs no signature.
         self._met: dict[int, str] = {}
-        # By identity of the turns, which later steps leave as they are.
-        self._ahead: dict[int, tuple[str, Any | None]] = {}
+        self._ahead: dict[str, Any] = {}
 
-    def look_ahead(self, dialogues: Sequence[Dialogue]) -> None:
-        """Hashes the openings of dialogues that are to come, together."""
-        from data_prep.duplicates import signatures
-        from data_prep.splits import opening
+    def look_ahead(self, openings: Sequence[str]) -> None:
+        """Hashes the openings that are to come next, together."""
+        from data_prep.duplicates import signatures_of_normalised
 
-        openings = [opening(dialogue) for dialogue in dialogues]
         new = list({text for text in openings if text and hash(text) not in self._met})
-        found = dict(zip(new, signatures(new), strict=True))
-        self._ahead = {
-            id(dialogue.turns): (text, found.get(text)) for dialogue, text in zip(dialogues, openings, strict=True)
-        }
+        self._ahead = dict(zip(new, signatures_of_normalised(new), strict=True))
 
-    def _like(self, dialogue: Dialogue) -> str | None:
-        text, found = self._ahead[id(dialogue.turns)]
-        met = self._met.get(hash(text)) if text else None
-        if met is not None or found is None:
+    def _like(self, identifier: str, text: str) -> str | None:
+        """The id of the first dialogue that opens so, or nearly so; None when it is this one."""
+        if not text:
+            return None
+        met = self._met.get(hash(text))
+        if met is not None:
             return met
+        found = self._ahead[text]
         matches = self._index.matches(found)
         if not matches:
-            self._index.add(dialogue.id, found)
+            self._index.add(identifier, found)
         like = str(matches[0]) if matches else None
-        self._met[hash(text)] = like or dialogue.id
+        self._met[hash(text)] = like or identifier
         return like
 
-    def __call__(self, dialogue: Dialogue) -> tuple[Dialogue | None, Counts]:
-        new = self._like(dialogue)
-        if self._drop and new is not None:
+    def compare(self, record: Read, text: str) -> tuple[Read | None, Counts]:
+        """The record, marked if its opening `text` is like an earlier one or None if such are dropped."""
+        like = self._like(record.id, text)
+        if self._drop and like is not None:
             return None, Counter({"dialogues dropped": 1})
-        if dialogue.meta.get("near_duplicate_opening") == new:
-            return dialogue, Counter()
+        if isinstance(record, PlainDialogue):
+            if like is None:
+                return record, NOTHING
+            record = record.dialogue()
+        if record.meta.get("near_duplicate_opening") == like:
+            return record, NOTHING
         # A mark of another set of dialogues says nothing about this one.
-        meta = {key: value for key, value in dialogue.meta.items() if key != "near_duplicate_opening"}
-        if new is not None:
-            meta["near_duplicate_opening"] = new
-        return dialogue.model_copy(update={"meta": meta}), Counter(
-            {"dialogues marked": 1} if new is not None else {"marks removed": 1}
+        meta = {key: value for key, value in record.meta.items() if key != "near_duplicate_opening"}
+        if like is not None:
+            meta["near_duplicate_opening"] = like
+        return record.model_copy(update={"meta": meta}), Counter(
+            {"dialogues marked": 1} if like is not None else {"marks removed": 1}
         )

@@ -371,7 +371,7 @@ def _dump_dialogue(dialogue: Dialogue) -> str:
         [
             f'{{"speaker": "{turn.speaker}", "text": {encode_basestring(turn.text)}}}'
             if turn.strategy is None and not turn.meta
-            else json.dumps(turn.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)
+            else _dump_turn(turn)
             for turn in dialogue.turns
         ]
     )
@@ -383,6 +383,13 @@ def _dump_dialogue(dialogue: Dialogue) -> str:
         f'{{"id": {encode_basestring(dialogue.id)}, "language": "{dialogue.language}", '
         f'"source": {encode_basestring(dialogue.source)}, "turns": [{turns}]{rest}}}\n'
     )
+
+
+def _dump_turn(turn: Turn) -> str:
+    if turn.meta or turn.strategy is None:
+        return json.dumps(turn.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)
+    text, strategy = encode_basestring(turn.text), encode_basestring(turn.strategy)
+    return f'{{"speaker": "{turn.speaker}", "text": {text}, "strategy": {strategy}}}'
 
 
 def write_records(path: str | Path, records: Iterable[BaseModel]) -> None:

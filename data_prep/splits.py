@@ -36,11 +36,12 @@ def _card_keys(card: RoleCard) -> set[tuple[str, str]]:
 
 def opening(dialogue: Dialogue) -> str:
     """The seeker's first turn, normalised; empty when it has no more than five words."""
-    found = ""
-    for turn in dialogue.turns:
-        if turn.speaker == "seeker":
-            found = normalised(turn.text)
-            break
+    return next((first_words(turn.text) for turn in dialogue.turns if turn.speaker == "seeker"), "")
+
+
+def first_words(text: str) -> str:
+    """A seeker's first turn, normalised; empty when it has no more than five words."""
+    found = normalised(text)
     return found if word_count(found) > FEW_WORDS else ""
 
 

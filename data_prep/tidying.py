@@ -42,7 +42,7 @@ UNUSUAL = re.compile(
 )
 UNUSUAL_EDGE = re.compile("[ \n\0](?:(?<= )[ \n\0]|(?<=\n)(?:[ \0]|\n\n)|(?<=\0)[ \n\0])")
 PERSONAL = ("@", "u/", "微信号", "qq号", "QQ号", "Qq号", "qQ号")
-PERSONAL_TOO = re.compile(r"[0-9]{3}|(?i:wechat id)")
+PERSONAL_TOO = re.compile(r"[0-9]{3}|[wW](?i:echat id)")
 
 
 def _character(match: re.Match[str]) -> str:

@@ -12,7 +12,7 @@ known who says it.
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ def _utterances(content: Any) -> int:
     """How many utterances the entries hold; an entry without a speaker counts as one."""
     if not isinstance(content, list):
         return 0
-    return sum(max(1, len(SPEAKERS.keys() & entry.keys())) if isinstance(entry, dict) else 1 for entry in content)
+    return sum((("User" in entry) + ("AI" in entry) or 1) if isinstance(entry, dict) else 1 for entry in content)
 
 
 def _strategy(value: Any, draft: Draft, n: int) -> str | None:
@@ -56,10 +56,26 @@ def _unwrapped(value: Any, key: str, draft: Draft, n: int) -> tuple[str, str | N
     return only, named
 
 
+def _usual(entry: dict[str, Any]) -> Turn | None:
+    """The turn of an entry as nearly all are, in which there is nothing to repair or to count; None for any other."""
+    key = "User" if len(entry) == 1 else "AI"
+    text, strategy = entry.get(key), entry.get(STRATEGY)
+    if not isinstance(text, str) or not text or text != text.strip():
+        return None
+    if key == "User":
+        return Turn(speaker="seeker", text=text)
+    if len(entry) != 2 or not isinstance(strategy, str) or not strategy or strategy != strategy.strip():
+        return None
+    return Turn(speaker="supporter", text=text, strategy=strategy)
+
+
 def _turns(entry: Any, draft: Draft, n: int) -> list[Turn]:
     """The turns of one entry: one as a rule, two when both speak, none when nobody says anything."""
     if not isinstance(entry, dict):
         raise draft.error(f"turn {n}: is not an object")
+    usual = _usual(entry)
+    if usual is not None:
+        return [usual]
     strategy = _strategy(entry.get(STRATEGY), draft, n)
     speaking = [key for key in entry if key in SPEAKERS]
     for key, value in entry.items():
@@ -107,9 +123,8 @@ def _dialogue(record: Any, dialogue_id: str, draft: Draft) -> Dialogue:
     turns = [turn for n, entry in enumerate(content, start=1) for turn in _turns(entry, draft, n)]
     if not turns:
         raise draft.error("no turn has text")
-    draft.noted["turn after a turn of the same speaker"] += sum(
-        before.speaker == after.speaker for before, after in pairwise(turns)
-    )
+    speakers = [turn.speaker for turn in turns]
+    draft.noted["turn after a turn of the same speaker"] += sum(map(eq, speakers, speakers[1:]))
     scene, description = _text(record, "scene", draft), _text(record, "description", draft)
     draft.repairs["unknown field ignored"] += len(record.keys() - {"scene", "description", "content"})
     card = None

@@ -1,8 +1,10 @@
 """Crisis content and personal data: hand-made sentences that must and must not be found, with misses counted."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from data_prep.crisis import ANCHORS, COMPILED, KINDS, crisis_kinds
+from data_prep.crisis import ANCHORS, COMPILED, KINDS, LETTERS, RARE, crisis_kinds, may_have_crisis
 from data_prep.masking_pii import CRISIS_LINES, mask_pii
 from tests.data_prep.crisis_sentences import DEVELOPMENT, HELD_OUT
 
@@ -338,3 +340,21 @@ def test_masks_are_counted_and_a_crisis_line_in_another_line_keeps_nothing():
 @pytest.mark.parametrize("number", sorted(CRISIS_LINES))
 def test_known_crisis_lines_stay_also_where_nothing_says_what_they_are(number):
     assert mask_pii(f"call {number} please")[0] == f"call {number} please"
+
+
+def test_every_anchor_is_found_by_the_first_look():
+    for anchor in ANCHORS:
+        assert any(sign in anchor for sign in (LETTERS if anchor.isascii() else RARE)), anchor
+
+
+pieces = st.one_of(
+    st.sampled_from([*ANCHORS, *SUICIDE, "我想", "myself", "\u212aill", "he ", "me"]), st.text(max_size=5)
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(pieces, max_size=5), st.sampled_from([str, str.upper, str.title]))
+def test_the_first_look_misses_nothing(parts, case):
+    text = case(" ".join(parts))
+    if crisis_kinds(text):
+        assert may_have_crisis(["", text, "x"])

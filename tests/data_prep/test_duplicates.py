@@ -90,7 +90,7 @@ def test_a_pile_of_look_alikes_stays_bounded():
     for number in range(BAND_LIMIT * 3):
         index.add(number, signature(f"{ENGLISH} {number * number}"))
     assert len(index.matches(signature(ENGLISH))) >= BAND_LIMIT
-    assert all(len(members) <= BAND_LIMIT for band in index._bands for members in band.values())
+    assert all(len(members) <= BAND_LIMIT for members in index._members.values())
 
 
 def test_texts_without_a_letter_have_no_duplicates_and_short_ones_are_compared_whole():

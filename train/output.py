@@ -142,6 +142,7 @@ def finish(trainer: Any, recipe: Recipe, data_report: dict[str, Any]) -> dict[st
         "eval_loss": [entry["eval_loss"] for entry in history if "eval_loss" in entry],
         "train_seconds": next((e["train_runtime"] for e in reversed(history) if "train_runtime" in e), None),
         "trainable_parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
+        "attention": getattr(trainer.model, "backbone", trainer.model).config._attn_implementation,
         "world_size": trainer.args.world_size,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
     }

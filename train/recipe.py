@@ -40,7 +40,8 @@ class ModelSection(Section):
     """Commit or branch on the hub."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 on a GPU that has it, float32 elsewhere."""
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
+    """auto: flash attention where the package is there and GPU and dtype allow it, else sdpa."""
     quantization: Literal["4bit"] | None = None
     """4bit: QLoRA with bitsandbytes; needs a GPU."""
     trust_remote_code: bool = False

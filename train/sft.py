@@ -22,8 +22,8 @@ def make_trainer_class() -> Any:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.model_accepts_loss_kwargs = True  # both losses divide by the tokens of the whole step
-            bare = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-            self._keeps = keeps_positions(bare)
+            model: Any = self.model
+            self._keeps = keeps_positions(model.get_base_model() if hasattr(model, "get_base_model") else model)
             self._library_loss = needs_library_loss(self)
 
         def _get_train_sampler(self, train_dataset: Any = None) -> Any:
@@ -45,12 +45,13 @@ def make_trainer_class() -> Any:
 
         def _log_tokens(self, found: Any, inputs: dict[str, Any]) -> None:
             """The library's own figures, in one gathering instead of four: entropy, accuracy and tokens read."""
-            mode = "train" if self.model.training else "eval"
+            model: Any = self.model
+            mode = "train" if model.training else "eval"
             mask = inputs.get("attention_mask")
             read = mask.sum() if mask is not None else found.tokens.new_tensor(inputs["input_ids"].numel())
             sums = [found.entropy, found.correct, found.tokens, read]
-            gathered = self.accelerator.gather_for_metrics(torch.stack([one.detach().double() for one in sums])[None])
-            entropy, correct, tokens, read_all = gathered.sum(0).tolist()
+            gathered = self.accelerator.gather(torch.stack([one.detach().float() for one in sums])[None])
+            entropy, correct, tokens, read_all = gathered.double().sum(0).tolist()
             self._metrics[mode]["entropy"].append(entropy / max(tokens, 1))
             self._metrics[mode]["mean_token_accuracy"].append(correct / max(tokens, 1))
             if mode == "train":

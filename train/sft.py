@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from data_prep.errors import UserError
+from train.callbacks import run_training
 from train.masking import ChatRenderer
 from train.models import add_lora, load_causal, load_tokenizer
 from train.output import finish, make_arguments, open_output, tidy_output
@@ -15,13 +16,16 @@ def make_trainer_class() -> Any:
     """SFTTrainer that reads rows by length in a seeded order. Made in a function: importing TRL takes seconds."""
     from trl import SFTTrainer
 
-    from train.sampling import LengthSampler
+    from train.callbacks import make_exact_class
+    from train.sampling import make_sampler
 
-    class ChatTrainer(SFTTrainer):
+    class ChatTrainer(make_exact_class(SFTTrainer)):  # type: ignore[misc]
+        order = "length"
+
         def _get_train_sampler(self, train_dataset: Any = None) -> Any:
             rows: Any = self.train_dataset if train_dataset is None else train_dataset
             lengths = [len(ids) for ids in rows["input_ids"]]
-            return LengthSampler(lengths, self._train_batch_size, self.args.seed)
+            return make_sampler(self.order, lengths, self._train_batch_size, self.args.seed)
 
         def create_model_card(self, *args: Any, **kwargs: Any) -> None:
             """The library's card names neither data nor licences; ours is written when the run is published."""
@@ -64,6 +68,7 @@ def build_trainer(recipe: ChatRecipe) -> tuple[Any, dict[str, Any]]:
         eval_dataset=Dataset.from_list([asdict(row) for row in eval_rows]) if eval_rows else None,
         processing_class=tokenizer,
     )
+    trainer.order = recipe.data.order
     return trainer, data_report
 
 
@@ -83,7 +88,7 @@ def train_chat(recipe: ChatRecipe, resume: bool = False) -> dict[str, Any]:
     """
     checkpoint = open_output(recipe, resume)
     trainer, data_report = build_trainer(recipe)
-    trainer.train(resume_from_checkpoint=checkpoint)
+    run_training(trainer, recipe, checkpoint)
     trainer.save_model(recipe.out)
     if trainer.is_world_process_zero():
         tidy_output(recipe)

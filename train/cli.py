@@ -1,5 +1,6 @@
 """Commands of floor 2: train, recipe, model. Heavy imports stay inside the functions."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -23,8 +24,11 @@ def train(
 ) -> None:
     """Train a seeker, a supporter or a scorer: the recipe's `kind` says which.
 
+    SIGTERM or Ctrl-C: the step is finished, a checkpoint saved, exit code 143 or 130; a second Ctrl-C stops at once.
+
     Example: esckit train recipes/quickstart/esc_role.yaml training.learning_rate=2e-4 out=runs/my-role
     """
+    from train.checkpoints import TrainingStopped
     from train.output import finished_metrics
     from train.recipe import ScorerRecipe, load_recipe
 
@@ -38,14 +42,19 @@ def train(
     from transformers.utils import logging
 
     logging.set_verbosity_error()
-    if isinstance(checked, ScorerRecipe):
-        from train.rank import train_scorer
+    try:
+        if isinstance(checked, ScorerRecipe):
+            from train.rank import train_scorer
 
-        metrics = train_scorer(checked, resume)
-    else:
-        from train.sft import train_chat
+            metrics = train_scorer(checked, resume)
+        else:
+            from train.sft import train_chat
 
-        metrics = train_chat(checked, resume)
+            metrics = train_chat(checked, resume)
+    except TrainingStopped as stopped:
+        if os.environ.get("RANK", "0") == "0":
+            typer.echo(str(stopped), err=True)
+        raise typer.Exit(stopped.exit_code) from None
     data = metrics["data"]["train"]
     losses = metrics["train_loss"]
     typer.echo(

@@ -9,6 +9,7 @@ from typing import Any
 from data_prep.errors import UserError
 from data_prep.records import Rating, read_located, sha256_of
 from data_prep.rubric import Rubric, check_ratings, load_rubric
+from train.callbacks import run_training
 from train.models import add_lora, load_backbone, load_tokenizer
 from train.output import finish, make_arguments, open_output, tidy_output
 from train.recipe import ScorerRecipe
@@ -108,10 +109,11 @@ def make_trainer_class() -> Any:
     """transformers' Trainer with our order of rows, a learning rate for the heads, and our folder layout."""
     from transformers import Trainer
 
+    from train.callbacks import make_exact_class
     from train.sampling import LengthSampler
     from train.scorer import load_weights, save_weights
 
-    class RankTrainer(Trainer):
+    class RankTrainer(make_exact_class(Trainer)):  # type: ignore[misc]
         head_learning_rate: float
 
         def _get_train_sampler(self, train_dataset: Any = None) -> Any:
@@ -204,7 +206,7 @@ def train_scorer(recipe: ScorerRecipe, resume: bool = False) -> dict[str, Any]:
 
     checkpoint = open_output(recipe, resume)
     trainer, data_report = build_trainer(recipe)
-    trainer.train(resume_from_checkpoint=checkpoint)
+    run_training(trainer, recipe, checkpoint)
     trainer.save_model(recipe.out)
     if trainer.is_world_process_zero():
         tidy_output(recipe)

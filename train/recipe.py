@@ -17,6 +17,7 @@ from data_prep.errors import UserError
 from data_prep.prompt import load_prompt
 from data_prep.records import write_text
 from data_prep.rubric import load_rubric
+from train.best import best_defaults, evaluation_faults
 from train.yaml_lines import Location, load_yaml
 
 
@@ -71,6 +72,8 @@ class ChatData(Section):
     """The supporter's opening line put before a dialogue that the seeker opens; null for none. For a seeker only."""
     limit: int | None = Field(None, ge=1)
     """Use only this many training dialogues (a random sample by `seed`)."""
+    order: Literal["length", "random"] = "length"
+    """length: batches of similar length, in a seeded order: less padding. random: rows in a seeded order."""
     expand: Literal["dialogues", "turns"] = "dialogues"
     """turns: a row for every learned turn, as the paper did. The same supervision for about three times the work."""
     loss: Literal["all", "last", "marked"] = "all"
@@ -153,7 +156,7 @@ RESERVED = {
     "eos_token": "not supported; the template's turn terminator is learned",
     "model_init_kwargs": "set the `model` section instead",
     "hub_token": "log in with `hf auth login`; a recipe is no place for a secret",
-    "train_sampling_strategy": "batches are made by length with a seeded sampler",
+    "train_sampling_strategy": "set `data.order` instead; its order is seeded",
 }
 
 
@@ -175,6 +178,7 @@ def training_defaults(recipe: Recipe) -> dict[str, Any]:
         "save_total_limit": 2,
         "eval_strategy": ("steps" if "eval_steps" in recipe.training else "epoch") if recipe.data.validation else "no",
         "report_to": "none",
+        **best_defaults(recipe),
     }
 
 
@@ -229,6 +233,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     checked = _check_training(training, shape, faults) if isinstance(training, dict) else {}
     _check_files(content.get("data"), faults)
     _check_names(recipe, faults)
+    for location, message in evaluation_faults(recipe):
+        faults.add(location, message)
     faults.raise_if_any()
     assert recipe is not None
     return recipe.model_copy(update={"training": {**training_defaults(recipe), **checked}})

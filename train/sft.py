@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from data_prep.errors import UserError
+from train.callbacks import run_training
 from train.models import add_lora, load_causal, load_tokenizer
 from train.output import finish, make_arguments, open_output, tidy_output
 from train.recipe import ChatRecipe
@@ -15,10 +16,13 @@ def make_trainer_class() -> Any:
     import torch
     from trl import SFTTrainer
 
+    from train.callbacks import make_exact_class
     from train.loss import keeps_positions, supervised_loss
-    from train.sampling import LengthSampler
+    from train.sampling import make_sampler
 
-    class ChatTrainer(SFTTrainer):
+    class ChatTrainer(make_exact_class(SFTTrainer)):  # type: ignore[misc]
+        order = "length"
+
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.model_accepts_loss_kwargs = True  # both losses divide by the tokens of the whole step
@@ -28,7 +32,7 @@ def make_trainer_class() -> Any:
 
         def _get_train_sampler(self, train_dataset: Any = None) -> Any:
             rows: Any = self.train_dataset if train_dataset is None else train_dataset
-            return LengthSampler(row_lengths(rows), self._train_batch_size, self.args.seed)
+            return make_sampler(self.order, row_lengths(rows), self._train_batch_size, self.args.seed)
 
         def compute_loss(
             self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -123,6 +127,7 @@ def build_trainer(recipe: ChatRecipe) -> tuple[Any, dict[str, Any]]:
         eval_dataset=make_dataset(prepared.validation, recipe, False) if prepared.validation else None,
         processing_class=tokenizer,
     )
+    trainer.order = recipe.data.order
     if packing and trainer.args.world_size == 1:  # among several ranks a model may not be whole anywhere
         check_isolation(trainer.model, len(tokenizer))
     return trainer, prepared.report()
@@ -144,7 +149,7 @@ def train_chat(recipe: ChatRecipe, resume: bool = False) -> dict[str, Any]:
     """
     checkpoint = open_output(recipe, resume)
     trainer, data_report = build_trainer(recipe)
-    trainer.train(resume_from_checkpoint=checkpoint)
+    run_training(trainer, recipe, checkpoint)
     trainer.save_model(recipe.out)
     if trainer.is_world_process_zero():
         tidy_output(recipe)

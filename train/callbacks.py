@@ -18,6 +18,7 @@ from typing import Any
 from data_prep.errors import UserError
 from train.checkpoints import TrainingStopped
 from train.recipe import Recipe
+from train.world import settle_deepspeed
 
 # Launchers pass a Ctrl-C of the terminal on to processes that the terminal has told already.
 SAME_SIGNAL_SECONDS = 1.0
@@ -176,10 +177,12 @@ def run_training(trainer: Any, recipe: Recipe, checkpoint: str | None) -> None:
     """
     evaluation = getattr(recipe, "evaluation", None)  # a scorer has none
     trainer.patience = evaluation.patience if evaluation else None
+    settle_deepspeed(trainer)
     with stop_request() as request:
         stop = make_stop_callback(request)
         trainer.add_callback(make_patience_callback(trainer))
         trainer.add_callback(stop)
         trainer.train(resume_from_checkpoint=checkpoint)
     if stop.stopped_by:
+        trainer.accelerator.wait_for_everyone()  # whoever ends first has the launcher end the others
         raise TrainingStopped(trainer.state.global_step, stop.stopped_by)

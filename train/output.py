@@ -15,6 +15,7 @@ from data_prep.records import sha256_of, write_text
 from train.checkpoints import last_checkpoint, world_message
 from train.models import pick_dtype
 from train.recipe import Recipe, ScorerRecipe, save_recipe
+from train.world import check_world, device_arguments, parameter_count
 
 RECIPE = "recipe.yaml"
 START = "start.json"
@@ -100,7 +101,8 @@ def trainer_arguments(recipe: Recipe) -> dict[str, Any]:
     arguments = dict(recipe.training)
     # Without this the SFT arguments default to bf16, which crawls on a CPU.
     arguments.setdefault("bf16", on_gpu and pick_dtype(recipe.model.dtype) is torch.bfloat16)
-    arguments.setdefault("use_cpu", not on_gpu)
+    for name, value in device_arguments(on_gpu).items():
+        arguments.setdefault(name, value)
     arguments.setdefault("dataloader_pin_memory", on_gpu)
     arguments.setdefault("disable_tqdm", False)  # long work shows its progress
     arguments["report_to"] = _trackers(arguments["report_to"], recipe.out)
@@ -115,9 +117,11 @@ def trainer_arguments(recipe: Recipe) -> dict[str, Any]:
 def make_arguments(arguments_class: Any, recipe: Recipe, **more: Any) -> Any:
     """The library's arguments of a recipe. Raises UserError for values that do not go together or are not known."""
     try:
-        return arguments_class(**trainer_arguments(recipe), **more)
+        arguments = arguments_class(**trainer_arguments(recipe), **more)
     except (ValueError, TypeError) as error:
         raise UserError(f"training: {' '.join(str(error).split())}; correct it in the recipe") from None
+    check_world(arguments)
+    return arguments
 
 
 def _trackers(report_to: Any, out: str) -> Any:
@@ -160,7 +164,7 @@ def finish(trainer: Any, recipe: Recipe, data_report: dict[str, Any]) -> dict[st
         "train_loss": [entry["loss"] for entry in history if "loss" in entry],
         "eval_loss": [entry["eval_loss"] for entry in history if "eval_loss" in entry],
         "train_seconds": next((e["train_runtime"] for e in reversed(history) if "train_runtime" in e), None),
-        "trainable_parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
+        "trainable_parameters": sum(parameter_count(p) for p in trainer.model.parameters() if p.requires_grad),
         "attention": getattr(trainer.model, "backbone", trainer.model).config._attn_implementation,
         "world_size": trainer.args.world_size,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},

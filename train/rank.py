@@ -110,7 +110,7 @@ def make_trainer_class() -> Any:
     from transformers import Trainer
 
     from train.callbacks import make_exact_class
-    from train.sampling import LengthSampler
+    from train.sampling import LengthSampler, rows_per_step
     from train.scorer import load_weights, save_weights
 
     class RankTrainer(make_exact_class(Trainer)):  # type: ignore[misc]
@@ -118,7 +118,7 @@ def make_trainer_class() -> Any:
 
         def _get_train_sampler(self, train_dataset: Any = None) -> Any:
             rows: Any = self.train_dataset if train_dataset is None else train_dataset
-            return LengthSampler([len(row["input_ids"]) for row in rows], self._train_batch_size, self.args.seed)
+            return LengthSampler([len(row["input_ids"]) for row in rows], rows_per_step(self.args), self.args.seed)
 
         def create_optimizer(self, model: Any = None) -> Any:
             if self.optimizer is None:
@@ -155,6 +155,8 @@ def build_trainer(recipe: ScorerRecipe) -> tuple[Any, dict[str, Any]]:
 
     from train.scorer import ScorerModel, first_position, new_heads, pick_pooling
 
+    # Before the model: ZeRO-3 shares its weights out while they are read, once these arguments exist.
+    arguments = make_arguments(TrainingArguments, recipe, label_names=["labels"])
     set_seed(recipe.seed)
     rubric = load_rubric(recipe.rubric)
     ratings = read_ratings(recipe.data.ratings, rubric)
@@ -184,7 +186,6 @@ def build_trainer(recipe: ScorerRecipe) -> tuple[Any, dict[str, Any]]:
     model = ScorerModel(backbone, new_heads(backbone, rubric), pooling)
     model.heads.set_priors(list(report.per_level.values()))
     cls = make_trainer_class()
-    arguments = make_arguments(TrainingArguments, recipe, label_names=["labels"])
     trainer = cls(
         model=model,
         args=arguments,

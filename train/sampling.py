@@ -5,6 +5,7 @@ undisturbed one. These orders are functions of (seed, epoch) alone.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch.utils.data import Sampler
@@ -61,6 +62,17 @@ class RandomOrderSampler(LengthSampler):
 
     def __iter__(self) -> Iterator[int]:
         return iter(random_order(len(self.lengths), self.seed, self.epoch))
+
+
+def rows_per_step(arguments: Any) -> int:
+    """Rows between two optimiser steps, over all processes: what `length_order` groups by.
+
+    Batches of one step are then of similar length on every process, so that none waits for another, and a step reads
+    the same rows however they are shared out: 4 at once, 4 times 1, or 2 on each of 2 processes.
+    """
+    return (
+        arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * max(1, arguments.world_size)
+    )
 
 
 def make_sampler(order: str, lengths: Sequence[int], batch_size: int, seed: int) -> LengthSampler:

@@ -18,7 +18,7 @@ def make_trainer_class() -> Any:
 
     from train.callbacks import make_exact_class
     from train.loss import keeps_positions, supervised_loss
-    from train.sampling import make_sampler
+    from train.sampling import make_sampler, rows_per_step
 
     class ChatTrainer(make_exact_class(SFTTrainer)):  # type: ignore[misc]
         order = "length"
@@ -32,7 +32,7 @@ def make_trainer_class() -> Any:
 
         def _get_train_sampler(self, train_dataset: Any = None) -> Any:
             rows: Any = self.train_dataset if train_dataset is None else train_dataset
-            return make_sampler(self.order, row_lengths(rows), self._train_batch_size, self.args.seed)
+            return make_sampler(self.order, row_lengths(rows), rows_per_step(self.args), self.args.seed)
 
         def compute_loss(
             self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -104,6 +104,13 @@ def build_trainer(recipe: ChatRecipe) -> tuple[Any, dict[str, Any]]:
 
     from train.packing import FLASH, check_isolation, make_packed_collator
 
+    # Before the model: ZeRO-3 shares its weights out while they are read, once these arguments exist.
+    arguments = make_arguments(
+        SFTConfig,
+        recipe,
+        max_length=None,  # rows already fit; the library must not cut them again
+        dataset_kwargs={"skip_prepare_dataset": True},
+    )
     set_seed(recipe.seed)  # before the adapter is drawn
     tokenizer = load_tokenizer(recipe.model)
     prepared = prepare(recipe, tokenizer)
@@ -111,12 +118,6 @@ def build_trainer(recipe: ChatRecipe) -> tuple[Any, dict[str, Any]]:
     check_context(model, recipe)
     if recipe.lora:
         model = add_lora(model, recipe.lora, "CAUSAL_LM")
-    arguments = make_arguments(
-        SFTConfig,
-        recipe,
-        max_length=None,  # rows already fit; the library must not cut them again
-        dataset_kwargs={"skip_prepare_dataset": True},
-    )
     packing = recipe.data.packing
     flash = model.config._attn_implementation in FLASH
     trainer = make_trainer_class()(

@@ -15,7 +15,7 @@ from data_prep.records import sha256_of, write_text
 from train.checkpoints import last_checkpoint, world_message
 from train.models import pick_dtype
 from train.recipe import Recipe, ScorerRecipe, save_recipe
-from train.world import check_world, device_arguments, parameter_count
+from train.world import check_world, device_arguments, parameter_count, skip_compiled_ops
 
 RECIPE = "recipe.yaml"
 START = "start.json"
@@ -116,6 +116,7 @@ def trainer_arguments(recipe: Recipe) -> dict[str, Any]:
 
 def make_arguments(arguments_class: Any, recipe: Recipe, **more: Any) -> Any:
     """The library's arguments of a recipe. Raises UserError for values that do not go together or are not known."""
+    skip_compiled_ops()
     try:
         arguments = arguments_class(**trainer_arguments(recipe), **more)
     except (ValueError, TypeError) as error:

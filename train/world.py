@@ -4,6 +4,7 @@
 """
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -33,14 +34,24 @@ def _set(name: str) -> bool:
 def device_arguments(on_gpu: bool) -> dict[str, Any]:
     """The trainer arguments that decide where it computes and how its processes talk.
 
-    On the CPU, DeepSpeed is told its backend and nothing of the CPU: with `use_cpu` the library would leave
+    An adapter, and a full tuning, use all that they train; a mixture of experts may not, and says so under DDP: then
+    `training.ddp_find_unused_parameters: true`. On the CPU, DeepSpeed is told its backend and nothing of the CPU: with `use_cpu` the library would leave
     DeepSpeed out, without the backend it would count one process.
     """
     if on_gpu:
-        return {"use_cpu": False}
+        return {"use_cpu": False, "ddp_find_unused_parameters": False}
     if _set("ACCELERATE_USE_DEEPSPEED"):
         return {"use_cpu": False, "ddp_backend": "gloo"}
-    return {"use_cpu": True}
+    return {"use_cpu": True, "ddp_find_unused_parameters": False}
+
+
+def skip_compiled_ops() -> None:
+    """Has DeepSpeed on the CPU talk by gloo alone: its shared-memory operator is compiled at the first use, which takes
+    minutes and fails without a compiler."""
+    if _set("ACCELERATE_USE_DEEPSPEED") and os.environ.get("DS_ACCELERATOR") == "cpu":
+        import deepspeed.ops
+
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def check_world(arguments: Any) -> None:
@@ -71,6 +82,8 @@ def settle_deepspeed(trainer: Any) -> None:
     wherever compiler and CUDA toolkit do not fit torch."""
     plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
     if plugin is not None:
+        # "auto" is filled in from the recipe; a remark that the library's own count differs is no news.
+        logging.getLogger("accelerate.accelerator").addFilter(lambda record: "steps mismatch" not in record.getMessage())
         plugin.deepspeed_config["zero_force_ds_cpu_optimizer"] = False
 
 

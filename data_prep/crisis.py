@@ -284,7 +284,10 @@ TERMS: tuple[tuple[Kind, tuple[str, ...], str], ...] = (
 COMPILED = tuple((kind, anchors, re.compile(pattern)) for kind, anchors, pattern in TERMS)
 ANCHORS = tuple(sorted({anchor for _, anchors, _ in TERMS for anchor in anchors}))
 # Of each Chinese anchor a character that is rare beside the others: which of these a text holds tells most anchors off.
-RARE = "杀殺轻輕死短尽断算活世命跳吊药炭残殘伤傷虐割划暴侵奸姦猥扰打掐踢揍"
+RARE = (
+    "杀殺轻輕死短尽断算活世命跳吊药炭残殘伤傷虐割划暴侵奸姦猥扰打掐踢揍"
+    "百脱醒赘负拖消绳遗后刀烟针规烫撞血扇抽强摸非脖喉皮衣棍扫鞭藤棒回往告生手没少把在"
+)
 BY_CHARACTER = {rare: tuple(anchor for anchor in ANCHORS if rare in anchor) for rare in RARE}
 IN_LATIN = tuple(anchor for anchor in ANCHORS if anchor.isascii())
 LATIN_WORD = re.compile("[a-z]{3}")

@@ -20,13 +20,27 @@ def train(
         int | None, typer.Option(min=1, help="Show N rows and which tokens carry loss; train nothing.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint of this recipe.")] = False,
+    accelerate: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Launch by a configuration: multi_gpu, zero3, ... or a file.")
+    ] = None,
+    num_processes: Annotated[int | None, typer.Option(min=1, help="Over all machines; default: one a GPU.")] = None,
+    num_machines: Annotated[int, typer.Option(min=1, help="The same command runs on each.")] = 1,
+    machine_rank: Annotated[int, typer.Option(min=0, help="Which of them this is, from 0.")] = 0,
+    main_process_ip: Annotated[str | None, typer.Option(help="Address of machine 0.")] = None,
+    main_process_port: Annotated[int | None, typer.Option(min=1, max=65535, help="A free port there.")] = None,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Launch on the processor, to try a configuration out.")] = False,
 ) -> None:
     """Train a seeker, a supporter or a scorer: the recipe's `kind` says which.
+
+    SIGTERM or Ctrl-C: the step is finished, a checkpoint saved, exit code 143 or 130; a second Ctrl-C stops at once.
 
     Example: esckit train recipes/quickstart/esc_role.yaml training.learning_rate=2e-4 out=runs/my-role
     """
     from train.output import finished_metrics
-    from train.recipe import ScorerRecipe, load_recipe
+    from train.recipe import load_recipe
+
+    if accelerate is None and (num_processes, num_machines, machine_rank, cpu) != (None, 1, 0, False):
+        raise typer.BadParameter("--num-processes, --num-machines, --machine-rank and --cpu belong to --accelerate")
 
     checked = load_recipe(recipe, overrides or [])
     if preview:
@@ -35,9 +49,30 @@ def train(
     if resume and finished_metrics(checked):
         typer.echo(f"already finished: {checked.out}")
         return
+    if accelerate is not None:
+        from train.launch import Launch, launch
+
+        wanted = Launch(
+            accelerate, num_processes, num_machines, machine_rank, main_process_ip, main_process_port, cpu
+        )
+        again = [recipe, *(overrides or []), *(["--resume"] if resume else [])]
+        raise typer.Exit(launch(checked, wanted, again))
+    from train.world import process_report
+
+    with process_report():
+        run_recipe(checked, resume)
+
+
+def run_recipe(recipe: object, resume: bool) -> None:
+    """Trains in this process and says what came out."""
+    from typing import cast
+
     from transformers.utils import logging
 
+    from train.recipe import Recipe, ScorerRecipe
+
     logging.set_verbosity_error()
+    checked = cast(Recipe, recipe)
     if isinstance(checked, ScorerRecipe):
         from train.rank import train_scorer
 

@@ -83,12 +83,25 @@ def load_tokenizer(spec: ModelSection) -> Any:
     return open_tokenizer(resolve_base(spec.base), revision=spec.revision, trust_remote_code=spec.trust_remote_code)
 
 
+def pick_attention(spec: ModelSection) -> str | None:
+    """The attention implementation of a model section; "auto" is flash attention where package, GPU and dtype allow
+    it, elsewhere None: the library takes SDPA for every architecture that has it."""
+    import torch
+    from transformers.utils import is_flash_attn_2_available
+
+    if spec.attention != "auto":
+        return spec.attention
+    half = pick_dtype(spec.dtype) in (torch.bfloat16, torch.float16)
+    fits = half and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+    return "flash_attention_2" if fits and is_flash_attn_2_available() else None
+
+
 def load_options(spec: ModelSection) -> dict[str, Any]:
     """The `from_pretrained` options a recipe's model section stands for."""
     options: dict[str, Any] = {
         "revision": spec.revision,
         "dtype": pick_dtype(spec.dtype),
-        "attn_implementation": spec.attention,
+        "attn_implementation": pick_attention(spec),
         "trust_remote_code": spec.trust_remote_code,
     }
     if spec.quantization == "4bit":

@@ -12,51 +12,71 @@ import yaml
 
 from data_prep.errors import UserError
 from data_prep.records import sha256_of, write_text
+from train.checkpoints import last_checkpoint, world_message
 from train.models import pick_dtype
 from train.recipe import Recipe, ScorerRecipe, save_recipe
+from train.world import check_world, device_arguments, parameter_count, skip_compiled_ops
 
+RECIPE = "recipe.yaml"
+START = "start.json"
+"""What a run began with besides its recipe: number of processes, content of the data."""
 LIBRARIES = ("torch", "transformers", "peft", "trl", "accelerate")
 
 
 def open_output(recipe: Recipe, resume: bool) -> str | None:
     """Prepares `recipe.out` and returns the checkpoint to resume from, if any.
 
-    Raises UserError when the folder already holds a run and `resume` is not asked for, or when it was made by
-    another recipe (the differing settings are named).
+    Raises UserError when the folder already holds a run and `resume` is not asked for, when it was made by another
+    recipe (the differing settings are named), from other data, or by another number of processes.
     """
     folder = Path(recipe.out)
-    if int(os.environ.get("RANK", "0")) == 0:
-        _check_output(recipe, folder, resume)
-        save_recipe(recipe, folder / "recipe.yaml")
-    return _last_checkpoint(folder / "checkpoints") if resume else None
+    main_process = int(os.environ.get("RANK", "0")) == 0
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    start = {"world_size": world_size, "data_sha256": {file: sha256_of(Path(file)) for file in _files(recipe)}}
+    if main_process:
+        _check_output(recipe, folder, resume, start)
+    checkpoint = last_checkpoint(folder / "checkpoints", world_size, main_process) if resume else None
+    if main_process:
+        save_recipe(recipe, folder / RECIPE)
+        if checkpoint is None:
+            write_text(folder / START, json.dumps(start, indent=1) + "\n")
+    return checkpoint
 
 
-def _last_checkpoint(folder: Path) -> str | None:
-    """The newest complete checkpoint: trainer_state.json is written last, so a run killed while saving lacks it."""
-    complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
-    return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2]))) if complete else None
-
-
-def _check_output(recipe: Recipe, folder: Path, resume: bool) -> None:
-    saved = folder / "recipe.yaml"
-    if not any(path.is_file() and path != saved for path in folder.rglob("*")):
+def _check_output(recipe: Recipe, folder: Path, resume: bool, start: dict[str, Any]) -> None:
+    saved = folder / RECIPE
+    ours = (saved, folder / START)
+    if not any(path.is_file() and path not in ours for path in folder.rglob("*")):
         return  # a run that ended before its first checkpoint, on faulty data perhaps, left nothing to protect
-    if saved.is_file():
-        differences = _differences(yaml.safe_load(saved.read_text(encoding="utf-8")), recipe.model_dump(mode="json"))
-        if differences:
-            raise UserError(f"{folder}: holds a run of another recipe ({'; '.join(differences)}); choose another `out`")
-        if not resume:
-            raise UserError(f"{folder}: already holds a run of this recipe; add --resume, or choose another `out`")
-    else:
+    if not saved.is_file():
         raise UserError(f"{folder}: is not empty and holds no run of ours; choose another `out`")
+    differences = _differences(yaml.safe_load(saved.read_text(encoding="utf-8")), recipe.model_dump(mode="json"))
+    if differences:
+        raise UserError(f"{folder}: holds a run of another recipe ({'; '.join(differences)}); choose another `out`")
+    if not resume:
+        raise UserError(f"{folder}: already holds a run of this recipe; add --resume, or choose another `out`")
+    if (folder / START).is_file() and any((folder / "checkpoints").glob("checkpoint-*")):
+        _check_start(folder, json.loads((folder / START).read_text(encoding="utf-8")), start)
+
+
+def _check_start(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raises UserError when the data or the number of processes are not those that the run began with."""
+    changed = [file for file, sha in now["data_sha256"].items() if before["data_sha256"].get(file) != sha]
+    if changed:
+        raise UserError(
+            f"{folder}: the run began with another content of {', '.join(changed)}; "
+            "bring that back, or choose another `out`"
+        )
+    if before["world_size"] != now["world_size"]:
+        raise UserError(world_message(folder, before["world_size"], now["world_size"]))
 
 
 def finished_metrics(recipe: Recipe) -> dict[str, Any] | None:
     """The metrics of a finished run of exactly this recipe, else None. metrics.json is the last thing written."""
     folder = Path(recipe.out)
-    if not ((folder / "metrics.json").is_file() and (folder / "recipe.yaml").is_file()):
+    if not ((folder / "metrics.json").is_file() and (folder / RECIPE).is_file()):
         return None
-    saved = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
+    saved = yaml.safe_load((folder / RECIPE).read_text(encoding="utf-8"))
     if _differences(saved, recipe.model_dump(mode="json")):
         return None
     return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
@@ -81,7 +101,8 @@ def trainer_arguments(recipe: Recipe) -> dict[str, Any]:
     arguments = dict(recipe.training)
     # Without this the SFT arguments default to bf16, which crawls on a CPU.
     arguments.setdefault("bf16", on_gpu and pick_dtype(recipe.model.dtype) is torch.bfloat16)
-    arguments.setdefault("use_cpu", not on_gpu)
+    for name, value in device_arguments(on_gpu).items():
+        arguments.setdefault(name, value)
     arguments.setdefault("dataloader_pin_memory", on_gpu)
     arguments.setdefault("disable_tqdm", False)  # long work shows its progress
     arguments["report_to"] = _trackers(arguments["report_to"], recipe.out)
@@ -95,10 +116,13 @@ def trainer_arguments(recipe: Recipe) -> dict[str, Any]:
 
 def make_arguments(arguments_class: Any, recipe: Recipe, **more: Any) -> Any:
     """The library's arguments of a recipe. Raises UserError for values that do not go together or are not known."""
+    skip_compiled_ops()
     try:
-        return arguments_class(**trainer_arguments(recipe), **more)
+        arguments = arguments_class(**trainer_arguments(recipe), **more)
     except (ValueError, TypeError) as error:
         raise UserError(f"training: {' '.join(str(error).split())}; correct it in the recipe") from None
+    check_world(arguments)
+    return arguments
 
 
 def _trackers(report_to: Any, out: str) -> Any:
@@ -141,7 +165,8 @@ def finish(trainer: Any, recipe: Recipe, data_report: dict[str, Any]) -> dict[st
         "train_loss": [entry["loss"] for entry in history if "loss" in entry],
         "eval_loss": [entry["eval_loss"] for entry in history if "eval_loss" in entry],
         "train_seconds": next((e["train_runtime"] for e in reversed(history) if "train_runtime" in e), None),
-        "trainable_parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
+        "trainable_parameters": sum(parameter_count(p) for p in trainer.model.parameters() if p.requires_grad),
+        "attention": getattr(trainer.model, "backbone", trainer.model).config._attn_implementation,
         "world_size": trainer.args.world_size,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
     }

@@ -9,6 +9,7 @@ from typing import Any
 from data_prep.errors import UserError
 from data_prep.records import Rating, read_located, sha256_of
 from data_prep.rubric import Rubric, check_ratings, load_rubric
+from train.callbacks import run_training
 from train.models import add_lora, load_backbone, load_tokenizer
 from train.output import finish, make_arguments, open_output, tidy_output
 from train.recipe import ScorerRecipe
@@ -108,15 +109,16 @@ def make_trainer_class() -> Any:
     """transformers' Trainer with our order of rows, a learning rate for the heads, and our folder layout."""
     from transformers import Trainer
 
-    from train.sampling import LengthSampler
+    from train.callbacks import make_exact_class
+    from train.sampling import LengthSampler, rows_per_step
     from train.scorer import load_weights, save_weights
 
-    class RankTrainer(Trainer):
+    class RankTrainer(make_exact_class(Trainer)):  # type: ignore[misc]
         head_learning_rate: float
 
         def _get_train_sampler(self, train_dataset: Any = None) -> Any:
             rows: Any = self.train_dataset if train_dataset is None else train_dataset
-            return LengthSampler([len(row["input_ids"]) for row in rows], self._train_batch_size, self.args.seed)
+            return LengthSampler([len(row["input_ids"]) for row in rows], rows_per_step(self.args), self.args.seed)
 
         def create_optimizer(self, model: Any = None) -> Any:
             if self.optimizer is None:
@@ -153,6 +155,8 @@ def build_trainer(recipe: ScorerRecipe) -> tuple[Any, dict[str, Any]]:
 
     from train.scorer import ScorerModel, first_position, new_heads, pick_pooling
 
+    # Before the model: ZeRO-3 shares its weights out while they are read, once these arguments exist.
+    arguments = make_arguments(TrainingArguments, recipe, label_names=["labels"])
     set_seed(recipe.seed)
     rubric = load_rubric(recipe.rubric)
     ratings = read_ratings(recipe.data.ratings, rubric)
@@ -182,7 +186,6 @@ def build_trainer(recipe: ScorerRecipe) -> tuple[Any, dict[str, Any]]:
     model = ScorerModel(backbone, new_heads(backbone, rubric), pooling)
     model.heads.set_priors(list(report.per_level.values()))
     cls = make_trainer_class()
-    arguments = make_arguments(TrainingArguments, recipe, label_names=["labels"])
     trainer = cls(
         model=model,
         args=arguments,
@@ -204,7 +207,7 @@ def train_scorer(recipe: ScorerRecipe, resume: bool = False) -> dict[str, Any]:
 
     checkpoint = open_output(recipe, resume)
     trainer, data_report = build_trainer(recipe)
-    trainer.train(resume_from_checkpoint=checkpoint)
+    run_training(trainer, recipe, checkpoint)
     trainer.save_model(recipe.out)
     if trainer.is_world_process_zero():
         tidy_output(recipe)

@@ -19,6 +19,7 @@ from data_prep.errors import UserError
 from data_prep.prompt import load_prompt
 from data_prep.records import write_text
 from data_prep.rubric import load_rubric
+from train.best import best_defaults, evaluation_faults
 from train.recipe_faults import RecipeFaults, explain
 from train.recipe_names import translate
 from train.recipe_training import check_training, takes_no_truth
@@ -56,7 +57,8 @@ class ModelSection(Section):
     """Commit or branch on the hub."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 on a GPU that has it, float32 elsewhere."""
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
+    """auto: flash attention where the package is there and GPU and dtype allow it, else sdpa."""
     quantization: Literal["4bit"] | None = None
     """4bit: QLoRA with bitsandbytes; needs a GPU."""
     trust_remote_code: bool = False
@@ -86,6 +88,8 @@ class ChatData(Section):
     """The supporter's opening line put before a dialogue that the seeker opens; null for none. For a seeker only."""
     limit: int | None = Field(None, ge=1)
     """Use only this many training dialogues (a random sample by `seed`)."""
+    order: Literal["length", "random"] = "length"
+    """length: batches of similar length, in a seeded order: less padding. random: rows in a seeded order."""
     expand: Literal["dialogues", "turns"] = "dialogues"
     """turns: a row for every learned turn, as the paper did. The same supervision for about three times the work."""
     loss: Literal["all", "last", "marked"] = "all"
@@ -171,7 +175,7 @@ RESERVED = {
     "processing_class": "the base model's own tokenizer is used",
     "push_to_hub_token": "log in with `hf auth login`; a recipe is no place for a secret",
     "hub_token": "log in with `hf auth login`; a recipe is no place for a secret",
-    "train_sampling_strategy": "batches are made by length with a seeded sampler",
+    "train_sampling_strategy": "set `data.order` instead; its order is seeded",
 }
 
 
@@ -193,6 +197,7 @@ def training_defaults(recipe: Recipe) -> dict[str, Any]:
         "save_total_limit": 2,
         "eval_strategy": ("steps" if "eval_steps" in recipe.training else "epoch") if recipe.data.validation else "no",
         "report_to": "none",
+        **best_defaults(recipe),
     }
 
 
@@ -242,6 +247,8 @@ def examine_recipe(path: str | Path, overrides: Sequence[str] = ()) -> tuple[Rec
     if recipe is not None and Path(recipe.out).is_file():
         faults.add(("out",), f"out: {recipe.out} is a file; `out` names the folder of the run, choose another")
     _check_names(recipe, faults)
+    for location, message in evaluation_faults(recipe):
+        faults.add(location, message)
     if recipe is not None:
         recipe = recipe.model_copy(update={"training": {**training_defaults(recipe), **checked}})
     return recipe, faults

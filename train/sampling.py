@@ -1,10 +1,11 @@
-"""The order in which training rows are read: batches of similar length, in an order fixed by seed and epoch.
+"""The order in which training rows are read: batches of similar length or at random, fixed by seed and epoch.
 
 The library's own length grouping draws from an unseeded generator, so that a resumed run reads other rows than an
-undisturbed one. This sampler's order is a function of (seed, epoch) alone.
+undisturbed one. These orders are functions of (seed, epoch) alone.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch.utils.data import Sampler
@@ -19,7 +20,7 @@ def length_order(lengths: Sequence[int], batch_size: int, seed: int, epoch: int)
     Rows are shuffled, cut into pools, sorted by length within a pool and cut into batches; then the batches are
     shuffled. The last, smaller batch stays last, so that every other group is a full batch.
     """
-    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
+    generator = _generator(seed, epoch)
     shuffled = torch.randperm(len(lengths), generator=generator).tolist()
     pool_size = batch_size * BATCHES_PER_POOL
     batches: list[list[int]] = []
@@ -29,6 +30,15 @@ def length_order(lengths: Sequence[int], batch_size: int, seed: int, epoch: int)
     tail = [batches.pop()] if batches and len(batches[-1]) < batch_size else []
     order = torch.randperm(len(batches), generator=generator).tolist()
     return [index for batch in [*(batches[i] for i in order), *tail] for index in batch]
+
+
+def random_order(count: int, seed: int, epoch: int) -> list[int]:
+    """All row indices once, whatever their length."""
+    return torch.randperm(count, generator=_generator(seed, epoch)).tolist()
+
+
+def _generator(seed: int, epoch: int) -> torch.Generator:
+    return torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
 
 
 class LengthSampler(Sampler[int]):
@@ -45,3 +55,26 @@ class LengthSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         return iter(length_order(self.lengths, self.batch_size, self.seed, self.epoch))
+
+
+class RandomOrderSampler(LengthSampler):
+    """`random_order` in the same form."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(random_order(len(self.lengths), self.seed, self.epoch))
+
+
+def rows_per_step(arguments: Any) -> int:
+    """Rows between two optimiser steps, over all processes: what `length_order` groups by.
+
+    Batches of one step are then of similar length on every process, so that none waits for another, and a step reads
+    the same rows however they are shared out: 4 at once, 4 times 1, or 2 on each of 2 processes.
+    """
+    return (
+        arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * max(1, arguments.world_size)
+    )
+
+
+def make_sampler(order: str, lengths: Sequence[int], batch_size: int, seed: int) -> LengthSampler:
+    """The sampler of a recipe's `data.order`: "length" or "random"."""
+    return {"length": LengthSampler, "random": RandomOrderSampler}[order](lengths, batch_size, seed)

@@ -32,7 +32,7 @@ def make_exact_class(base: Any) -> Any:
     resumed, or the one after which early stopping had ended the run.
     """
 
-    class ExactTrainer(base):  # type: ignore[misc]
+    class ExactTrainer(base):
         def evaluate(self, *args: Any, **kwargs: Any) -> Any:
             with random_state_kept():
                 return super().evaluate(*args, **kwargs)

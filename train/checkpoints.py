@@ -88,7 +88,11 @@ def checkpoint_problem(folder: Path, world_size: int = 1) -> str | None:
     state = folder / STATE
     if not state.is_file():
         return f"{STATE} is missing"
-    weights = [*folder.glob("*.safetensors"), *folder.glob("backbone/*.safetensors"), *folder.glob("adapter/*.safetensors")]
+    weights = [
+        *folder.glob("*.safetensors"),
+        *folder.glob("backbone/*.safetensors"),
+        *folder.glob("adapter/*.safetensors"),
+    ]
     sharded = [path for path in (*folder.glob("global_step*"), *folder.glob("pytorch_model_fsdp*")) if path.is_dir()]
     if not weights and not sharded:
         return "no weights"

@@ -34,7 +34,7 @@ def open_output(recipe: Recipe, resume: bool) -> str | None:
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     start = {"world_size": world_size, "data_sha256": {file: sha256_of(Path(file)) for file in _files(recipe)}}
     if main_process:
-        _check_output(recipe, folder, resume, start)
+        check_output(recipe, folder, resume, start)
     checkpoint = last_checkpoint(folder / "checkpoints", world_size, main_process) if resume else None
     if main_process:
         save_recipe(recipe, folder / RECIPE)
@@ -43,7 +43,11 @@ def open_output(recipe: Recipe, resume: bool) -> str | None:
     return checkpoint
 
 
-def _check_output(recipe: Recipe, folder: Path, resume: bool, start: dict[str, Any]) -> None:
+def check_output(recipe: Recipe, folder: Path, resume: bool, start: dict[str, Any] | None = None) -> None:
+    """Raises UserError when the folder holds something else than an unfinished run of this recipe that may go on.
+
+    `start` is what the run would begin with; None leaves that unchecked.
+    """
     saved = folder / RECIPE
     ours = (saved, folder / START)
     if not any(path.is_file() and path not in ours for path in folder.rglob("*")):
@@ -55,7 +59,7 @@ def _check_output(recipe: Recipe, folder: Path, resume: bool, start: dict[str, A
         raise UserError(f"{folder}: holds a run of another recipe ({'; '.join(differences)}); choose another `out`")
     if not resume:
         raise UserError(f"{folder}: already holds a run of this recipe; add --resume, or choose another `out`")
-    if (folder / START).is_file() and any((folder / "checkpoints").glob("checkpoint-*")):
+    if start and (folder / START).is_file() and any((folder / "checkpoints").glob("checkpoint-*")):
         _check_start(folder, json.loads((folder / START).read_text(encoding="utf-8")), start)
 
 

@@ -284,7 +284,7 @@ def check_device(recipe: Recipe) -> str:
 
 def check_out(recipe: Recipe) -> str:
     """The result folder is free, or holds this recipe's run; and can be written."""
-    from train.output import _check_output, finished_metrics
+    from train.output import check_output, finished_metrics
 
     folder = Path(recipe.out)
     if folder.exists() and not folder.is_dir():
@@ -292,7 +292,7 @@ def check_out(recipe: Recipe) -> str:
     there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     if not os.access(there, os.W_OK):
         raise UserError(f"{there}: cannot be written; choose another `out`")
-    _check_output(recipe, folder, resume=True)
+    check_output(recipe, folder, resume=True)
     if finished_metrics(recipe):
         return f"{folder} holds the finished run of this recipe"
     unfinished = folder.is_dir() and any(path.is_file() for path in folder.rglob("*") if path.name != "recipe.yaml")

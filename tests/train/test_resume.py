@@ -1,12 +1,10 @@
 """Stopping and resuming changes no bit: every order of rows, inside an epoch and at its border, by copy and by signal."""
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from data_prep.errors import UserError
 from tests.train.made import chat_content, dialogue, recipe_of, write_lines
 from tests.train.made_scorer import scorer_content
 from train.rank import train_scorer

@@ -30,6 +30,9 @@ FOUR_BIT_BYTES = (4 + 8 / 64 + 32 / (64 * 256)) / 8
 GPU_CONTEXT = 0.75 * GIB
 GPU_FRAGMENTS = 0.05
 
+# Positions and words that TRL's fused head works on at once (trl.kernels.chunked_logprob, trl 1.16).
+TILE = (4096, 32768)
+
 Strategy = Literal["one device", "DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3", "FSDP"]
 STRATEGIES: tuple[Strategy, ...] = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3", "FSDP")
 
@@ -109,6 +112,8 @@ class Step:
     dtype_bytes: int = 2
     attention: str = "sdpa"
     checkpointing: bool = False
+    offloading: bool = False
+    """Activations wait in the host's memory (TRL's activation_offloading)."""
     accumulation: int = 1
     moment_bytes: float | None = None
     """Optimiser bytes a trained parameter; None: AdamW, two values in the parameter's dtype."""
@@ -141,8 +146,8 @@ def attention_kept(layer: Layer, step: Step) -> float:
     """
     d = step.dtype_bytes
     grouped = layer.key_value < layer.query
-    written_out = step.attention == "eager" or (layer.attention_dropout > 0 and not step.on_gpu)
-    repeated = grouped and (step.padded or step.attention == "eager")
+    written_out = step.attention == "eager" or layer.softcap or (layer.attention_dropout > 0 and not step.on_gpu)
+    repeated = grouped and (step.padded or written_out)
     keys_values = 2 * (layer.query if repeated else layer.key_value)
     kept: float = d * (layer.query + keys_values)
     if written_out:
@@ -215,31 +220,46 @@ def layer_passing(layer: Layer, step: Step) -> float:
     return step.dtype_bytes * step.tokens * ((3 if layer.gated else 2) * layer.intermediate + 2 * layer.hidden)
 
 
+def casts_passing(model: Model, step: Step) -> float:
+    """Bytes of the widest adapter's input in float32, before and after its dropout: made when a float32 adapter reads
+    a half-precision base, kept only for a moment."""
+    widest = max((linear.inputs for layer in model.layers for linear in layer.linears if linear.rank), default=0)
+    return 0.0 if step.dtype_bytes == 4 or model.four_bit else 2 * 4.0 * widest * step.tokens
+
+
 def activations_kept(model: Model, step: Step) -> tuple[float, float]:
     """(kept until the backward pass begins, the most that one layer's backward pass adds), in bytes.
 
     With gradient checkpointing (arXiv 1604.06174, per layer) only each layer's input is kept, and one layer at a time
-    is computed again: its own activations then come on top.
+    is computed again: its own activations then come on top. With offloading, what is kept waits on the host, two
+    layers' worth is on the device.
     """
     top = norm_kept(model.hidden, model.layers[-1].norms_trained, model.layers[-1].rms_norm, step.dtype_bytes)
     above: float = top * step.tokens
-    passing = max(layer_passing(layer, step) for layer in model.layers)
+    passing = max(layer_passing(layer, step) for layer in model.layers) + casts_passing(model, step)
+    each = [layer_kept(layer, model, step) for layer in model.layers]
     if not step.checkpointing:
-        return above + sum(layer_kept(layer, model, step) for layer in model.layers), passing
+        return (above + 2 * max(each) if step.offloading else above + sum(each)), passing
     inputs = step.dtype_bytes * step.tokens * sum(layer.hidden for layer in model.layers)
-    return above + inputs, passing + max(layer_kept(layer, model, step) for layer in model.layers)
+    return above + (0 if step.offloading else inputs), passing + max(each)
 
 
 def loss_bytes(model: Model, step: Step) -> float:
     """Logits and what the loss makes of them, at the moment its backward pass is widest.
 
-    Only the P supervised positions go through the LM head: P * vocabulary numbers as logits in the model's dtype, a
-    float32 copy of them unless they are float32 already, and in float32 the log-softmax and its gradient; and the
-    hidden states picked out for them.
+    Only the P supervised positions go through the LM head. On a CPU (train/loss.py): P * vocabulary logits and, of the
+    same size, their gradient; one more under a soft cap. On a GPU (TRL's fused head): a tile of at most 4096 positions
+    by 32768 words at a time, and, where the head is trained, its gradient in float32. In both cases the hidden states
+    picked out for them, and their gradient.
     """
-    d = step.dtype_bytes
-    numbers = d + (4 if d < 4 else 0) + 4 + 4 + (4 if model.softcap else 0)
-    return step.supervised * (model.vocab * numbers + model.hidden * d)
+    d, positions = step.dtype_bytes, step.supervised
+    if not positions:
+        return 0.0
+    hidden = positions * model.hidden
+    if step.on_gpu:
+        tile = d * min(positions, TILE[0]) * min(model.vocab, TILE[1])
+        return tile + (d + 4) * hidden + (4 * model.vocab * model.hidden if model.head_trained else 0)
+    return positions * model.vocab * d * (3 if model.softcap else 2) + 2 * d * hidden
 
 
 def passing_weights(model: Model, step: Step) -> float:

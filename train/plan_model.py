@@ -93,7 +93,7 @@ def _from_hub(hub_id: str, spec: ModelSection) -> FoundConfig | None:
     try:
         file, where = bring(True), "the hub client's cache"
     except Exception:
-        if os.environ.get("HF_HUB_OFFLINE") in ("1", "true", "True"):
+        if not hub_answers():
             return None
         try:
             file, where = _within(HUB_DEADLINE, lambda: bring(False)), "the hub"
@@ -101,6 +101,22 @@ def _from_hub(hub_id: str, spec: ModelSection) -> FoundConfig | None:
             return None
     found = _from_path(Path(file), spec)
     return FoundConfig(found.config, f"{where}: {hub_id}", hub_id)
+
+
+def hub_answers() -> bool:
+    """Whether the hub can be reached: asked once and briefly, since its client would try for half a minute."""
+    import httpx
+    from huggingface_hub import constants
+
+    from train.fetch import HUB_TIMEOUT, _within
+
+    if constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return False
+    try:  # a name look-up can hang beyond the client's own time limit
+        _within(HUB_TIMEOUT, lambda: httpx.head(constants.ENDPOINT, timeout=HUB_TIMEOUT))
+    except Exception:
+        return False
+    return True
 
 
 def _from_table(spec: ModelSection) -> FoundConfig:
@@ -128,7 +144,7 @@ def _family(hub_id: str) -> str:
     return f"{owner}/{name}"
 
 
-def build_on_meta(recipe: Recipe, config: Any) -> Any:
+def build_on_meta(recipe: Recipe, config: Any, on_gpu: bool) -> Any:
     """The model that the recipe would train, adapter and heads included, on the meta device. Reads no weight."""
     import torch
     from transformers import AutoModel, AutoModelForCausalLM
@@ -137,7 +153,7 @@ def build_on_meta(recipe: Recipe, config: Any) -> Any:
     factory: Any = AutoModel if scorer else AutoModelForCausalLM
     try:
         with torch.device("meta"):
-            model = factory.from_config(config, dtype=plan_dtype(recipe), **_remote(recipe.model))
+            model = factory.from_config(config, dtype=plan_dtype(recipe, on_gpu), **_remote(recipe.model))
     except (ValueError, ImportError) as error:
         raise UserError(f"model {recipe.model.base!r}: cannot be built: {str(error).splitlines()[0]}") from None
     if scorer and getattr(model, "pooler", None) is not None:
@@ -147,20 +163,24 @@ def build_on_meta(recipe: Recipe, config: Any) -> Any:
     return model
 
 
-def plan_dtype(recipe: Recipe) -> Any:
-    """The dtype of the base weights. 4-bit ones are at home on a GPU, so "auto" means bfloat16 for them anywhere."""
+def plan_dtype(recipe: Recipe, on_gpu: bool) -> Any:
+    """The dtype of the base weights; "auto" is bfloat16 on a GPU (one without it is older than 2020)."""
     import torch
 
-    if recipe.model.dtype == "auto" and recipe.model.quantization:
-        return torch.bfloat16
+    if recipe.model.dtype == "auto":
+        return torch.bfloat16 if on_gpu else torch.float32
     return pick_dtype(recipe.model.dtype)
 
 
-def count(recipe: Recipe, config: Any) -> Model:
-    """Counts and shapes of the recipe's model for the memory formulas."""
+def count(recipe: Recipe, config: Any, on_gpu: bool = True) -> Model:
+    """Counts and shapes of the recipe's model for the memory formulas, with the dtypes it has on such a device.
+
+    The trainable parameters are those of the very adapter that PEFT puts on the model. Raises UserError for LoRA
+    targets that fit no module.
+    """
     from torch import nn
 
-    model = build_on_meta(recipe, config)
+    model = build_on_meta(recipe, config, on_gpu)
     blocks = _blocks(model)
     head = None if isinstance(recipe, ScorerRecipe) else model.get_output_embeddings()
     four_bit = recipe.model.quantization == "4bit"

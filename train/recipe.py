@@ -206,11 +206,11 @@ class RecipeFaults:
             raise UserError("\n".join(dict.fromkeys(self.messages)))
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(path: str | Path, overrides: Sequence[str] = (), need_files: bool = True) -> Recipe:
     """Reads and checks a recipe; `overrides` are `key=value` (dots go into sections, values are YAML).
 
-    The returned recipe's `training` holds the defaults too, so that it is the whole truth when saved. Raises one
-    UserError with a line for each fault.
+    The returned recipe's `training` holds the defaults too, so that it is the whole truth when saved. Without
+    `need_files` the data may still be missing. Raises one UserError with a line for each fault.
     """
     content, lines = load_yaml(path)
     if not isinstance(content, dict):
@@ -226,7 +226,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
             _explain(fault, shape, faults)
     training = content.get("training")
     checked = _check_training(training, shape, faults) if isinstance(training, dict) else {}
-    _check_files(content.get("data"), faults)
+    if need_files:
+        _check_files(content.get("data"), faults)
     _check_names(recipe, faults)
     faults.raise_if_any()
     assert recipe is not None

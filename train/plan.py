@@ -5,7 +5,7 @@ the rest is arithmetic (plan_memory.py).
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -186,7 +186,7 @@ def make_plan(
     device = found_device(memory_gib)
     model, (step, assumed) = planner.model(recipe), planner.step(recipe)
     single = one_device(model, step)
-    spread = {name: one_device(model, step, name, devices or TABLE_DEVICES) for name in STRATEGIES}
+    spread: dict[str, Memory] = {name: one_device(model, step, name, devices or TABLE_DEVICES) for name in STRATEGIES}
     cpu = None
     if not device.found and memory_gib is None and not recipe.model.quantization:
         cpu = planner.memory(recipe, on_gpu=False)
@@ -220,10 +220,14 @@ def _notes(recipe: Recipe, model: Model, config: Any) -> Iterator[str]:
         yield "this architecture soft-caps its attention scores, which sdpa cannot do: set model.attention: eager"
 
 
-def _variants(recipe: Recipe, on_gpu: bool) -> Iterator[tuple[str, str, Any]]:
-    """Changes in order of cost: (override, what it costs, the change), for a recipe they would change."""
+_Change = tuple[str, str, Callable[[Recipe], Recipe]]
+"""What to write, what it costs, and what it does to a recipe."""
 
-    def training(recipe: Recipe, **values: Any) -> Recipe:
+
+def _variants(recipe: Recipe, on_gpu: bool) -> Iterator[_Change]:
+    """Changes in order of cost, for a recipe they would change."""
+
+    def training(recipe: Recipe, values: dict[str, Any]) -> Recipe:
         return recipe.model_copy(update={"training": {**recipe.training, **values}})
 
     def section(recipe: Recipe, name: str, **values: Any) -> Recipe:
@@ -241,14 +245,14 @@ def _variants(recipe: Recipe, on_gpu: bool) -> Iterator[tuple[str, str, Any]]:
             "gradient_accumulation_steps": accumulated * batch // smaller,
         }
         text = " ".join(f"training.{key}={value}" for key, value in values.items())
-        yield text, "same result, somewhat slower", partial(training, **values)
+        yield text, "same result, somewhat slower", partial(training, values=values)
     if not recipe.training.get("gradient_checkpointing"):
-        change = partial(training, gradient_checkpointing=True)
+        change = partial(training, values={"gradient_checkpointing": True})
         yield "training.gradient_checkpointing=true", "same result, about a third more time", change
     if on_gpu and recipe.model.dtype == "float32":
         yield "model.dtype=bfloat16", "rounder weights", partial(section, name="model", dtype="bfloat16")
     if on_gpu and not recipe.lora and "8bit" not in str(recipe.training.get("optim")):
-        change = partial(training, optim="adamw_bnb_8bit")
+        change = partial(training, values={"optim": "adamw_bnb_8bit"})
         yield "training.optim=adamw_bnb_8bit", "rounder optimiser state; needs bitsandbytes", change
     if not recipe.lora:
         yield "lora.r=16", "trains an adapter, not all weights", partial(_with_lora, r=16)
@@ -267,19 +271,30 @@ def _with_lora(recipe: Recipe, r: int) -> Recipe:
 
 def advise(recipe: Recipe, planner: Planner, memory: float, on_gpu: bool = True) -> Advice:
     """Takes changes one after the other, the cheapest first, until the run fits; those that save nothing are left
-    out, and a later one of a kind replaces the earlier (a batch of 1 that of 2)."""
-    changes: dict[str, tuple[str, str]] = {}
-    total = planner.memory(recipe, on_gpu).total or 0.0
-    for override, cost, change in _variants(recipe, on_gpu):
-        changed = change(recipe)
-        after = planner.memory(changed, on_gpu).total or total
-        if after > 0.99 * total:
+    out, a later one of a kind replaces the earlier (a batch of 1 that of 2), and what is not needed in the end is
+    taken back, the dearest first."""
+
+    def after(taken: Iterable[_Change]) -> float:
+        changed = recipe
+        for _, _, change in taken:
+            changed = change(changed)
+        return planner.memory(changed, on_gpu).total or 0.0
+
+    taken: dict[str, _Change] = {}
+    total = after(())
+    for proposed in _variants(recipe, on_gpu):
+        tried = {**taken, proposed[0].partition("=")[0]: proposed}
+        if after(tried.values()) > 0.99 * total:
             continue
-        recipe, total = changed, after
-        changes[override.partition("=")[0]] = (override, cost)
+        taken, total = tried, after(tried.values())
         if total <= memory:
             break
-    return Advice(tuple(changes.values()), total, total <= memory)
+    if total <= memory:
+        for kind in list(taken)[-2::-1]:
+            rest = {name: change for name, change in taken.items() if name != kind}
+            if after(rest.values()) <= memory:
+                taken, total = rest, after(rest.values())
+    return Advice(tuple((text, cost) for text, cost, _ in taken.values()), total, total <= memory)
 
 
 def needs_gpu(recipe: Recipe) -> str | None:

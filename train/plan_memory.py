@@ -6,7 +6,7 @@
     optimiser    two moments a trained parameter (AdamW)
     activations  what the backward pass needs again, layer by layer
     loss         logits of the supervised positions only, and what the loss makes of them
-    reserve      context and workspaces of the GPU library, and what its allocator cannot use
+    reserve      context and workspaces of the GPU library, and what the allocator cannot use
 
 All sizes are bytes. `GIB` is the unit that graphics cards are sold by: "24 GB" is 24 * 2**30 bytes.
 
@@ -29,6 +29,9 @@ FOUR_BIT_BYTES = (4 + 8 / 64 + 32 / (64 * 256)) / 8
 # Our allowance on a GPU: CUDA context and cuBLAS workspaces, and the part of the rest lost to the allocator's blocks.
 GPU_CONTEXT = 0.75 * GIB
 GPU_FRAGMENTS = 0.05
+# On a CPU: the heap keeps what is freed (train/memory.py), and with it the gaps between tensors of different size.
+# Three runs of 0.6 to 0.9 GB took 1.3, 1.4 and 2.5 times what their tensors need (docs/plan.md).
+CPU_FRAGMENTS = 0.4
 
 # Positions and words that TRL's fused head works on at once (trl.kernels.chunked_logprob, trl 1.16).
 TILE = (4096, 32768)
@@ -216,7 +219,15 @@ def layer_kept(layer: Layer, model: Model, step: Step) -> float:
 
 
 def layer_passing(layer: Layer, step: Step) -> float:
-    """Bytes that the backward pass of one layer needs for a moment: gradients inside the MLP and of the residual."""
+    """Bytes that one layer needs for a moment: in the backward pass the gradients inside the MLP and of the residual,
+    or, where the attention is written out, three more matrices of scores."""
+    scores = 3 * step.dtype_bytes * step.tokens * layer.heads * step.length
+    if step.attention == "eager" or layer.softcap:
+        return max(scores, _mlp_passing(layer, step))
+    return _mlp_passing(layer, step)
+
+
+def _mlp_passing(layer: Layer, step: Step) -> float:
     return step.dtype_bytes * step.tokens * ((3 if layer.gated else 2) * layer.intermediate + 2 * layer.hidden)
 
 
@@ -327,5 +338,6 @@ def one_device(model: Model, step: Step, strategy: Strategy = "one device", devi
     parts["activations"] = kept + passing
     parts["logits and loss"] = loss
     static = parts["weights"] + adapter + optimiser
-    parts["reserve"] = GPU_CONTEXT + GPU_FRAGMENTS * (static + peak) if step.on_gpu else 0
-    return Memory(parts, static + peak + parts["reserve"])
+    all_parts = static + peak
+    parts["reserve"] = GPU_CONTEXT + GPU_FRAGMENTS * all_parts if step.on_gpu else CPU_FRAGMENTS * all_parts
+    return Memory(parts, all_parts + parts["reserve"])

@@ -253,10 +253,13 @@ def _blocks(model: Any) -> list[Any]:
     """The layers: the longest list of modules of one class."""
     from torch import nn
 
-    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len({type(each) for each in m}) == 1]
+    lists: list[Any] = [
+        m for m in model.modules() if isinstance(m, nn.ModuleList) and len({type(each) for each in m}) == 1
+    ]
     if not lists:
         raise UserError("this architecture has no list of layers; its memory cannot be planned")
-    return list(max(lists, key=len))
+    longest: Any = max(lists, key=len)
+    return list(longest)
 
 
 def _layer(block: Any, config: Any) -> Layer:

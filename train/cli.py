@@ -29,6 +29,16 @@ def train(
     main_process_ip: Annotated[str | None, typer.Option(help="Address of machine 0.")] = None,
     main_process_port: Annotated[int | None, typer.Option(min=1, max=65535, help="A free port there.")] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="Launch on the processor, to try a configuration out.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show parameters, memory, tokens, steps; load nothing.")] = False,
+    config: Annotated[
+        str | None, typer.Option("--config", metavar="PATH", help="With --plan: the model's config.json or its folder.")
+    ] = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="With --plan: plan for so many devices.")] = None,
+    device_memory: Annotated[
+        float | None, typer.Option(min=0.1, metavar="GB", help="With --plan: memory of one device.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --plan: the figures for a script, in bytes.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Train even when the plan says it cannot fit.")] = False,
 ) -> None:
     """Train a seeker, a supporter or a scorer: the recipe's `kind` says which.
 
@@ -42,7 +52,12 @@ def train(
     if accelerate is None and (num_processes, num_machines, machine_rank, cpu) != (None, 1, 0, False):
         raise typer.BadParameter("--num-processes, --num-machines, --machine-rank and --cpu belong to --accelerate")
 
-    checked = load_recipe(recipe, overrides or [])
+    if not plan and (config is not None or devices is not None or device_memory is not None or as_json):
+        raise typer.BadParameter("--config, --devices, --device-memory and --json belong to --plan")
+    checked = load_recipe(recipe, overrides or [], need_files=not plan)
+    if plan:
+        show_plan(checked, config, devices, device_memory, as_json)
+        return
     if preview:
         show_preview(checked, preview)
         return
@@ -53,15 +68,15 @@ def train(
         from train.launch import Launch, launch
 
         wanted = Launch(accelerate, num_processes, num_machines, machine_rank, main_process_ip, main_process_port, cpu)
-        again = [recipe, *(overrides or []), *(["--resume"] if resume else [])]
+        again = [recipe, *(overrides or []), *(["--resume"] if resume else []), *(["--force"] if force else [])]
         raise typer.Exit(launch(checked, wanted, again))
     from train.world import process_report
 
     with process_report():
-        run_recipe(checked, resume)
+        run_recipe(checked, resume, force)
 
 
-def run_recipe(recipe: object, resume: bool) -> None:
+def run_recipe(recipe: object, resume: bool, force: bool) -> None:
     """Trains in this process and says what came out."""
     from typing import cast
 
@@ -71,6 +86,7 @@ def run_recipe(recipe: object, resume: bool) -> None:
 
     logging.set_verbosity_error()
     checked = cast(Recipe, recipe)
+    check_machine(checked, force)
     if isinstance(checked, ScorerRecipe):
         from train.rank import train_scorer
 
@@ -87,6 +103,41 @@ def run_recipe(recipe: object, resume: bool) -> None:
         + (f", held-out {metrics['eval_loss'][-1]:.4f}" if metrics["eval_loss"] else "")
     )
     typer.echo(f"saved in {checked.out}")
+
+
+def show_plan(
+    recipe: object, config: str | None, devices: int | None, device_memory: float | None, as_json: bool
+) -> None:
+    """Prints the plan of a recipe; its data files need not be there."""
+    import json
+    from typing import cast
+
+    from transformers.utils import logging
+
+    from train.plan import make_plan
+    from train.plan_text import plan_lines
+    from train.recipe import Recipe
+
+    logging.set_verbosity_error()
+    plan = make_plan(cast(Recipe, recipe), config, devices, device_memory)
+    typer.echo(json.dumps(plan.as_dict(), indent=1) if as_json else "\n".join(plan_lines(plan)))
+
+
+def check_machine(recipe: object, force: bool) -> None:
+    """Refuses what this machine cannot do, and warns of what it has no memory for, before anything is loaded."""
+    from typing import cast
+
+    from data_prep.errors import UserError
+    from train.plan import check_memory, needs_gpu
+    from train.recipe import Recipe
+
+    checked = cast(Recipe, recipe)
+    refusal = needs_gpu(checked)
+    if refusal:
+        raise UserError(refusal)
+    warning = check_memory(checked, force)
+    if warning:
+        typer.echo(f"warning: {warning}", err=True)
 
 
 def show_preview(recipe: object, count: int) -> None:

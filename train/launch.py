@@ -129,7 +129,9 @@ def _processes(wanted: Launch, config: Any, strategy: str, cpu: bool, gpus: int)
 
 def _check_machines(wanted: Launch, processes: int) -> None:
     if processes % wanted.machines:
-        raise UserError(f"--num-processes {processes} cannot be shared by {wanted.machines} machines; give the sum of all")
+        raise UserError(
+            f"--num-processes {processes} cannot be shared by {wanted.machines} machines; give the sum of all"
+        )
     if not 0 <= wanted.machine_rank < wanted.machines:
         raise UserError(
             f"--machine-rank {wanted.machine_rank}: the machines of --num-machines {wanted.machines} are numbered from "

@@ -201,13 +201,15 @@ def training_defaults(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(path: str | Path, overrides: Sequence[str] = (), need_files: bool = True) -> Recipe:
     """Reads and checks a recipe; `overrides` are `key=value` (dots go into sections, values are YAML).
+
+    Without `need_files` data files that are not there yet are no fault: a plan is made before the data are.
 
     The returned recipe's `training` holds the defaults too, so that it is the whole truth when saved. Raises one
     UserError with a line for each fault; warns on stderr, in one line each, of names that newer libraries dropped.
     """
-    recipe, faults = examine_recipe(path, overrides)
+    recipe, faults = examine_recipe(path, overrides, need_files)
     if int(os.environ.get("RANK", "0")) == 0:
         for warning in faults.warnings:
             print(f"warning: {warning}", file=sys.stderr)
@@ -216,7 +218,9 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return recipe
 
 
-def examine_recipe(path: str | Path, overrides: Sequence[str] = ()) -> tuple[Recipe | None, RecipeFaults]:
+def examine_recipe(
+    path: str | Path, overrides: Sequence[str] = (), need_files: bool = True
+) -> tuple[Recipe | None, RecipeFaults]:
     """As `load_recipe`, with the faults in the hand: the recipe is there unless its keys or types are wrong.
 
     Raises UserError for what is no YAML mapping and for an override that is no `key=value`.
@@ -243,7 +247,8 @@ def examine_recipe(path: str | Path, overrides: Sequence[str] = ()) -> tuple[Rec
     checked = {}
     if isinstance(training, dict):
         checked = check_training(training, training_arguments_class(shape), RESERVED, faults)
-    _check_files(content.get("data"), faults)
+    if need_files:
+        _check_files(content.get("data"), faults)
     if recipe is not None and Path(recipe.out).is_file():
         faults.add(("out",), f"out: {recipe.out} is a file; `out` names the folder of the run, choose another")
     _check_names(recipe, faults)

@@ -83,7 +83,9 @@ def settle_deepspeed(trainer: Any) -> None:
     plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
     if plugin is not None:
         # "auto" is filled in from the recipe; a remark that the library's own count differs is no news.
-        logging.getLogger("accelerate.accelerator").addFilter(lambda record: "steps mismatch" not in record.getMessage())
+        logging.getLogger("accelerate.accelerator").addFilter(
+            lambda record: "steps mismatch" not in record.getMessage()
+        )
         plugin.deepspeed_config["zero_force_ds_cpu_optimizer"] = False
 
 

@@ -1,4 +1,4 @@
-"""Stopping and resuming changes no bit: every order of rows, inside an epoch and at its border, by copy and by signal."""
+"""Stopping and resuming changes no bit: every order of rows, in an epoch and at its border, by copy and by signal."""
 
 import os
 import shutil

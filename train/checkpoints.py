@@ -17,7 +17,7 @@ from data_prep.errors import UserError
 STATE = "trainer_state.json"
 
 
-class TrainingStopped(Exception):
+class TrainingStopped(Exception):  # noqa: N818 (no error: it was asked for)
     """Training was asked to stop by a signal and has saved a checkpoint; `exit_code` is 128 + the signal's number."""
 
     def __init__(self, step: int, signal_number: int):
@@ -88,7 +88,11 @@ def checkpoint_problem(folder: Path, world_size: int = 1) -> str | None:
     state = folder / STATE
     if not state.is_file():
         return f"{STATE} is missing"
-    weights = [*folder.glob("*.safetensors"), *folder.glob("backbone/*.safetensors"), *folder.glob("adapter/*.safetensors")]
+    weights = [
+        *folder.glob("*.safetensors"),
+        *folder.glob("backbone/*.safetensors"),
+        *folder.glob("adapter/*.safetensors"),
+    ]
     sharded = [path for path in (*folder.glob("global_step*"), *folder.glob("pytorch_model_fsdp*")) if path.is_dir()]
     if not weights and not sharded:
         return "no weights"

@@ -115,6 +115,7 @@ def make_trainer_class() -> Any:
 
     class RankTrainer(make_exact_class(Trainer)):  # type: ignore[misc]
         head_learning_rate: float
+        optimizer: Any
 
         def _get_train_sampler(self, train_dataset: Any = None) -> Any:
             rows: Any = self.train_dataset if train_dataset is None else train_dataset

@@ -8,8 +8,10 @@ from train.callbacks import run_training
 from train.masking import ChatRenderer
 from train.models import add_lora, load_causal, load_tokenizer
 from train.output import finish, make_arguments, open_output, tidy_output
+from train.perplexity import validation_figures
 from train.recipe import ChatRecipe
 from train.rows import ChatFormat, chat_rows, read_rows
+from train.samples import make_sample_callback, sample_prompts
 
 
 def make_trainer_class() -> Any:
@@ -69,6 +71,12 @@ def build_trainer(recipe: ChatRecipe) -> tuple[Any, dict[str, Any]]:
         processing_class=tokenizer,
     )
     trainer.order = recipe.data.order
+    trainer.held_out = eval_rows or []
+    if eval_rows and recipe.evaluation.samples:
+        named = [(where, record.id, row) for (where, record), row in zip(held_out, eval_rows, strict=True)]
+        prompts = sample_prompts(named, recipe.evaluation.samples, recipe.seed)
+        max_new = recipe.evaluation.max_new_tokens
+        trainer.add_callback(make_sample_callback(trainer, renderer, prompts, max_new, recipe.out))
     return trainer, data_report
 
 
@@ -92,4 +100,4 @@ def train_chat(recipe: ChatRecipe, resume: bool = False) -> dict[str, Any]:
     trainer.save_model(recipe.out)
     if trainer.is_world_process_zero():
         tidy_output(recipe)
-    return finish(trainer, recipe, data_report)
+    return finish(trainer, recipe, data_report, validation_figures(trainer, trainer.held_out))

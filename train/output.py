@@ -103,6 +103,8 @@ def trainer_arguments(recipe: Recipe) -> dict[str, Any]:
     arguments.setdefault("use_cpu", not on_gpu)
     arguments.setdefault("dataloader_pin_memory", on_gpu)
     arguments.setdefault("disable_tqdm", False)  # long work shows its progress
+    if arguments.get("activation_offloading") and not on_gpu:
+        raise UserError("training.activation_offloading: moves memory of a GPU, but no GPU is visible; leave it out")
     arguments["report_to"] = prepare_trackers(arguments["report_to"], recipe.out)
     return {
         **arguments,

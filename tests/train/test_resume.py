@@ -142,7 +142,9 @@ def test_the_checkpoint_before_a_damaged_one_is_resumed(tiny_model, seven, tmp_p
 def start(recipe_file: Path, out: Path, **environment: str) -> subprocess.Popen[bytes]:
     """`esckit train` in a process of its own."""
     command = [sys.executable, "-m", "esckit", "train", str(recipe_file), f"out={out}"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, **environment})
+    return subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, **environment}
+    )
 
 
 def wait_for_a_step(process: subprocess.Popen[bytes], of: int) -> bytes:
@@ -155,22 +157,22 @@ def wait_for_a_step(process: subprocess.Popen[bytes], of: int) -> bytes:
 
 
 def test_sigterm_saves_a_checkpoint_and_the_resumed_run_is_the_undisturbed_one(tiny_model, seven, tmp_path):
-    content = chat_content(tiny_model, tmp_path / "whole", seven, num_train_epochs=20, learning_rate=3e-3)
+    content = chat_content(tiny_model, tmp_path / "whole", seven, num_train_epochs=12, learning_rate=3e-3)
     content["training"] |= {"gradient_accumulation_steps": 3, "save_strategy": "no"}
     whole = recipe_of(tmp_path, content)
     process = start(tmp_path / "recipe.yaml", tmp_path / "stopped")
-    seen = wait_for_a_step(process, of=40)
+    seen = wait_for_a_step(process, of=24)
     process.send_signal(signal.SIGTERM)
     said = (seen + process.communicate(timeout=60)[1]).decode()
     assert process.returncode == 143, said
     (checkpoint,) = (tmp_path / "stopped" / "checkpoints").iterdir()
     step = int(checkpoint.name.rpartition("-")[2])
-    assert 0 < step < 40
+    assert 0 < step < 24
     assert said.splitlines()[-1] == f"stopped; saved checkpoint {step}; continue with --resume"
     assert "Traceback" not in said
     assert not {"metrics.json", "adapter_model.safetensors"} & {path.name for path in (tmp_path / "stopped").iterdir()}
     stopped = whole.model_copy(update={"out": str(tmp_path / "stopped")})
-    assert train(stopped, resume=True)["steps"] == train(whole)["steps"] == 40
+    assert train(stopped, resume=True)["steps"] == train(whole)["steps"] == 24
     assert_same_result(whole.out, stopped.out)
 
 

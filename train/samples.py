@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.records import write_text
-from train.callbacks import random_state_kept
 from train.masking import IGNORED, ChatRenderer, Encoded
 from train.trackers import log_table
 
@@ -131,17 +130,16 @@ def make_sample_callback(
 def answer(
     model: Any, renderer: ChatRenderer, prompts: Sequence[SamplePrompt], max_new_tokens: int, state: Any
 ) -> list[SampleReply]:
-    """The model's replies; it is left in the mode it was in, and no random state is moved."""
+    """The model's replies; it is left in the mode it was in. No reply is drawn, so no random state moves."""
     limit = getattr(model.config, "max_position_embeddings", None)
     was_training = model.training
     model.eval()
     replies = []
-    with random_state_kept():
-        for prompt in prompts:
-            room = max_new_tokens if limit is None else min(max_new_tokens, limit - len(prompt.input_ids))
-            ids, ended = greedy_reply(model, prompt.input_ids, renderer.stop_ids, room)
-            text = renderer.tokenizer.decode(ids)
-            replies.append(SampleReply(state.global_step, prompt.where, prompt.dialogue, prompt.turn, text, ended))
+    for prompt in prompts:
+        room = max_new_tokens if limit is None else min(max_new_tokens, limit - len(prompt.input_ids))
+        ids, ended = greedy_reply(model, prompt.input_ids, renderer.stop_ids, room)
+        text = renderer.tokenizer.decode(ids)
+        replies.append(SampleReply(state.global_step, prompt.where, prompt.dialogue, prompt.turn, text, ended))
     model.train(was_training)
     return replies
 

@@ -22,6 +22,7 @@ def evaluate(
     batch_size: Annotated[int, typer.Option(help="Dialogues read at once.")] = 4,
     against: Annotated[str | None, typer.Option(help="A second chat model to compare with, such as the base.")] = None,
     limit: Annotated[int | None, typer.Option(help="Use only the first N dialogues.")] = None,
+    by_turn: Annotated[bool, typer.Option("--by-turn", help="Also show perplexity at each turn position.")] = False,
     strategies: Annotated[
         bool, typer.Option("--strategies", help="Also how often a supporter picks the real strategy of a turn.")
     ] = False,
@@ -36,6 +37,8 @@ def evaluate(
     if (Path(model) / "scorer_config.json").is_file():
         if not ratings:
             raise UserError("--ratings is missing: a scorer is measured against what people said of the dialogues")
+        if by_turn:
+            raise UserError("--by-turn is for a chat model; a scorer reads whole dialogues")
         if strategies:
             raise UserError("--strategies is for a supporter, a scorer picks none; leave it out")
         result = _scorer(model, on, ratings, batch_size, limit)
@@ -44,7 +47,7 @@ def evaluate(
             raise UserError(f"{model}: is no scorer folder (no scorer_config.json), and --ratings is for a scorer")
         if side not in ("seeker", "supporter"):
             raise UserError(f"--side {side!r}: expected seeker or supporter")
-        result = _chat(model, against, on, side, max_length, batch_size, limit, strategies)
+        result = _chat(model, against, on, side, max_length, batch_size, limit, by_turn, strategies)
     if as_json:
         typer.echo(json.dumps(result, indent=1, ensure_ascii=False))
     else:
@@ -81,6 +84,7 @@ def _chat(
     max_length: int,
     batch_size: int,
     limit: int | None,
+    with_turns: bool,
     strategies: bool,
 ) -> dict[str, Any]:
     from data_prep.prompt import load_prompt
@@ -89,7 +93,7 @@ def _chat(
     from eval.strategies import strategy_choices, strategy_figures, strategy_tokens
     from train.masking import ChatRenderer
     from train.models import load_chat_model
-    from train.perplexity import dialogue_losses
+    from train.perplexity import by_turn, total, turn_losses
     from train.rows import ChatFormat, chat_rows, read_rows
 
     how = ChatFormat(side, load_prompt(side), load_prompt("greeting"), max_length)
@@ -101,7 +105,10 @@ def _chat(
         loaded, tokenizer = load_chat_model(spec.base, spec.adapter)
         rows, report = chat_rows(how, ChatRenderer(tokenizer), located)
         with progress_bar(name, len(rows)) as advance:
-            losses[name] = dialogue_losses(loaded, rows, batch_size, advance)
+            turns = turn_losses(loaded, rows, batch_size, advance)
+        losses[name] = [total(each) for each in turns]
+        if with_turns:
+            result.setdefault("by_turn", {})[name] = by_turn(turns)
         result["models"][name] = asdict(perplexity_interval(losses[name]))
         if strategies:
             with progress_bar(f"{name}, strategies", len(rows)) as advance:
@@ -122,6 +129,19 @@ def _cell(interval: dict[str, Any], digits: int = 2) -> str:
     return f"{interval['mean']:.{digits}f} [{interval['low']:.{digits}f}, {interval['high']:.{digits}f}]"
 
 
+def _show_turns(console: Any, result: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"Perplexity at each {result['side']} turn")
+    for column in ("turn", "tokens", *result["by_turn"]):
+        table.add_column(column, overflow="fold")
+    # Models with different tokenizers may see more turns or fewer tokens: the first one's are shown.
+    for cells in zip(*result["by_turn"].values(), strict=False):
+        figures = ["undefined" if cell["perplexity"] is None else f"{cell['perplexity']:.2f}" for cell in cells]
+        table.add_row(str(cells[0]["turn"]), str(cells[0]["tokens"]), *figures)
+    console.print(table)
+
+
 def _show(result: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -135,6 +155,8 @@ def _show(result: dict[str, Any]) -> None:
             table.add_row(name, _cell(interval))
         console.print(table)
         console.print(f"{result['tokens']} supervised tokens; {result['shortened']} dialogues shortened to max_length")
+        if "by_turn" in result:
+            _show_turns(console, result)
         if "ratio" in result:
             console.print(f"first / second: {_cell(result['ratio'], 3)} (below 1: the first predicts better)")
         if "strategies" in result:

@@ -18,6 +18,7 @@ from typing import Any
 from data_prep.errors import UserError
 from train.checkpoints import TrainingStopped
 from train.recipe import Recipe
+from train.trackers import tracker_errors
 from train.world import settle_deepspeed
 
 # Launchers pass a Ctrl-C of the terminal on to processes that the terminal has told already.
@@ -174,6 +175,7 @@ def run_training(trainer: Any, recipe: Recipe, checkpoint: str | None) -> None:
     """Trains to the end, or to the step in which SIGTERM or Ctrl-C comes.
 
     Raises TrainingStopped after the checkpoint of that step was saved; nothing else of the result is written then.
+    Raises UserError when wandb cannot be reached.
     """
     evaluation = getattr(recipe, "evaluation", None)  # a scorer has none
     trainer.patience = evaluation.patience if evaluation else None
@@ -182,7 +184,8 @@ def run_training(trainer: Any, recipe: Recipe, checkpoint: str | None) -> None:
         stop = make_stop_callback(request)
         trainer.add_callback(make_patience_callback(trainer))
         trainer.add_callback(stop)
-        trainer.train(resume_from_checkpoint=checkpoint)
+        with tracker_errors():
+            trainer.train(resume_from_checkpoint=checkpoint)
     if stop.stopped_by:
         trainer.accelerator.wait_for_everyone()  # whoever ends first has the launcher end the others
         raise TrainingStopped(trainer.state.global_step, stop.stopped_by)

@@ -17,7 +17,7 @@ from data_prep.errors import UserError
 STATE = "trainer_state.json"
 
 
-class TrainingStopped(Exception):  # noqa: N818 (it is no error)
+class TrainingStopped(Exception):  # noqa: N818 (no error: it was asked for)
     """Training was asked to stop by a signal and has saved a checkpoint; `exit_code` is 128 + the signal's number."""
 
     def __init__(self, step: int, signal_number: int):

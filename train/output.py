@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from data_prep.records import sha256_of, write_text
 from train.checkpoints import last_checkpoint, world_message
 from train.models import pick_dtype
 from train.recipe import Recipe, ScorerRecipe, save_recipe
+from train.trackers import finish_trackers, prepare_trackers
 from train.world import check_world, device_arguments, parameter_count, skip_compiled_ops
 
 RECIPE = "recipe.yaml"
@@ -109,7 +109,9 @@ def trainer_arguments(recipe: Recipe) -> dict[str, Any]:
         arguments.setdefault(name, value)
     arguments.setdefault("dataloader_pin_memory", on_gpu)
     arguments.setdefault("disable_tqdm", False)  # long work shows its progress
-    arguments["report_to"] = _trackers(arguments["report_to"], recipe.out)
+    if arguments.get("activation_offloading") and not on_gpu:
+        raise UserError("training.activation_offloading: moves memory of a GPU, but no GPU is visible; leave it out")
+    arguments["report_to"] = prepare_trackers(arguments["report_to"], recipe.out)
     return {
         **arguments,
         "output_dir": str(Path(recipe.out) / "checkpoints"),
@@ -129,19 +131,6 @@ def make_arguments(arguments_class: Any, recipe: Recipe, **more: Any) -> Any:
     return arguments
 
 
-def _trackers(report_to: Any, out: str) -> Any:
-    """wandb without a key would end the run: it goes offline instead, and says so once."""
-    report_to = report_to or "none"
-    asked = [report_to] if isinstance(report_to, str) else list(report_to)
-    has_key = os.environ.get("WANDB_API_KEY") or (Path.home() / ".netrc").is_file()
-    if "wandb" in asked:
-        os.environ.setdefault("WANDB_DIR", out)  # beside the run, not in the working folder
-    if "wandb" in asked and not has_key and "WANDB_MODE" not in os.environ:
-        os.environ["WANDB_MODE"] = "offline"
-        print("warning: no wandb key is set; logging offline (`wandb sync` uploads it later)", file=sys.stderr)
-    return report_to
-
-
 def tidy_output(recipe: Recipe) -> None:
     """Drops what the libraries leave in the result folder and nobody should ship: a pickle of the arguments, an
     empty model card, and this machine's path of the base model (its name is kept instead)."""
@@ -155,8 +144,12 @@ def tidy_output(recipe: Recipe) -> None:
             write_text(config, json.dumps(content, indent=2) + "\n")
 
 
-def finish(trainer: Any, recipe: Recipe, data_report: dict[str, Any]) -> dict[str, Any]:
+def finish(
+    trainer: Any, recipe: Recipe, data_report: dict[str, Any], validation: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Writes and returns metrics.json: data, steps, losses, time, versions. Only the main process writes.
+
+    `validation` is what the saved model predicts of the held-out data (`train.perplexity.validation_figures`).
 
     The last thing written in a run: its presence says that the run is finished.
     """
@@ -168,12 +161,16 @@ def finish(trainer: Any, recipe: Recipe, data_report: dict[str, Any]) -> dict[st
         "steps": trainer.state.global_step,
         "train_loss": [entry["loss"] for entry in history if "loss" in entry],
         "eval_loss": [entry["eval_loss"] for entry in history if "eval_loss" in entry],
+        "best_step": trainer.state.best_global_step if trainer.args.load_best_model_at_end else None,
+        "stopped_early": trainer.state.global_step < trainer.state.max_steps,
+        "validation": validation,
         "train_seconds": next((e["train_runtime"] for e in reversed(history) if "train_runtime" in e), None),
         "trainable_parameters": sum(parameter_count(p) for p in trainer.model.parameters() if p.requires_grad),
         "attention": getattr(trainer.model, "backbone", trainer.model).config._attn_implementation,
         "world_size": trainer.args.world_size,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
     }
+    finish_trackers()
     if trainer.is_world_process_zero():
         write_text(Path(recipe.out) / "metrics.json", json.dumps(metrics, indent=1, ensure_ascii=False) + "\n")
     return metrics

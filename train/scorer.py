@@ -96,6 +96,9 @@ class ScorerModel(nn.Module):
             output = {"loss": ordinal_loss(logs, labels, num_items_in_batch), **output}
         return output
 
+    def get_input_embeddings(self) -> nn.Module:
+        return self.backbone.get_input_embeddings()  # type: ignore[operator]
+
     def gradient_checkpointing_enable(self, **kwargs: Any) -> None:
         self.backbone.gradient_checkpointing_enable(**kwargs)  # type: ignore[operator]
 

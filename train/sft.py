@@ -5,10 +5,14 @@ from typing import Any
 
 from data_prep.errors import UserError
 from train.callbacks import run_training
+from train.masking import ChatRenderer
 from train.models import add_lora, load_causal, load_tokenizer
 from train.output import finish, make_arguments, open_output, tidy_output
+from train.perplexity import validation_figures
 from train.recipe import ChatRecipe
 from train.row_cache import RowSet, prepare
+from train.rows import ChatFormat, encode_record, read_rows
+from train.samples import make_sample_callback, sample_prompts
 
 
 def make_trainer_class() -> Any:
@@ -129,9 +133,24 @@ def build_trainer(recipe: ChatRecipe) -> tuple[Any, dict[str, Any]]:
         processing_class=tokenizer,
     )
     trainer.order = recipe.data.order
+    trainer.held_out = prepared.validation.encoded() if prepared.validation else []
     if packing and trainer.args.world_size == 1:  # among several ranks a model may not be whole anywhere
         check_isolation(trainer.model, len(tokenizer))
+    if recipe.evaluation.samples:
+        add_samples(trainer, recipe, ChatRenderer(tokenizer))
     return trainer, prepared.report()
+
+
+def add_samples(trainer: Any, recipe: ChatRecipe, renderer: ChatRenderer) -> None:
+    """Has the trainer answer some held-out turns at every evaluation; what they are is fixed by the seed."""
+    how = ChatFormat.of(recipe).held_out()
+    located = read_rows(recipe.data.validation or (), None, recipe.seed, recipe.data.prompt)
+    named = [
+        (where, record.id, row) for where, record in located for row in encode_record(how, renderer, where, record)[0]
+    ]
+    prompts = sample_prompts(named, recipe.evaluation.samples, recipe.seed)
+    limit = recipe.evaluation.max_new_tokens
+    trainer.add_callback(make_sample_callback(trainer, renderer, prompts, limit, recipe.out))
 
 
 def check_context(model: Any, recipe: ChatRecipe) -> None:
@@ -154,4 +173,4 @@ def train_chat(recipe: ChatRecipe, resume: bool = False) -> dict[str, Any]:
     trainer.save_model(recipe.out)
     if trainer.is_world_process_zero():
         tidy_output(recipe)
-    return finish(trainer, recipe, data_report)
+    return finish(trainer, recipe, data_report, validation_figures(trainer, trainer.held_out))

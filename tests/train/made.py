@@ -53,3 +53,18 @@ def dialogue(identifier: str, *texts: str, card: bool = True, opening: str = "su
     if card:
         found["card"] = {"id": f"card-{identifier}", "language": "en", "problem": "bad sleep", "source": "made"}
     return found
+
+
+def made_checkpoint(folder: Path, step: int, world_size: int = 1) -> Path:
+    """A whole checkpoint as the trainer leaves it, small; of as many processes as said."""
+    import torch
+    from safetensors.torch import save_file
+
+    checkpoint = folder / f"checkpoint-{step}"
+    checkpoint.mkdir(parents=True)
+    save_file({"lora_A": torch.ones(2, 3), "lora_B": torch.ones(3, 2)}, checkpoint / "adapter_model.safetensors")
+    ranks = ["rng_state.pth"] if world_size == 1 else [f"rng_state_{rank}.pth" for rank in range(world_size)]
+    for name in ("optimizer.pt", "scheduler.pt", *ranks):
+        torch.save({"state": torch.ones(4)}, checkpoint / name)
+    (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": step}), encoding="utf-8")
+    return checkpoint

@@ -1,12 +1,12 @@
-"""The folder of a run: whose it is, when it is finished, and what the trackers are told."""
+"""The folder of a run: whose it is, what it began with, and which of its checkpoints is continued."""
 
 from pathlib import Path
 
 import pytest
 
 from data_prep.errors import UserError
-from tests.train.made import chat_content, dialogue, recipe_of, write_lines
-from train.output import make_arguments, open_output, trainer_arguments
+from tests.train.made import chat_content, dialogue, made_checkpoint, recipe_of, write_lines
+from train.output import make_arguments, open_output
 
 
 @pytest.fixture
@@ -16,15 +16,15 @@ def recipe(tmp_path):
 
 
 def with_checkpoint(recipe, step: int, complete: bool = True) -> str:
-    folder = Path(recipe.out) / "checkpoints" / f"checkpoint-{step}"
-    folder.mkdir(parents=True)
-    (folder / ("trainer_state.json" if complete else "optimizer.pt")).write_text("{}", encoding="utf-8")
+    folder = made_checkpoint(Path(recipe.out) / "checkpoints", step)
+    if not complete:
+        (folder / "trainer_state.json").unlink()
     return str(folder)
 
 
 def test_a_new_folder_holds_the_recipe_first(recipe):
     assert open_output(recipe, resume=False) is None
-    assert [path.name for path in Path(recipe.out).iterdir()] == ["recipe.yaml"]
+    assert {path.name for path in Path(recipe.out).iterdir()} == {"recipe.yaml", "start.json"}
 
 
 def test_resuming_where_nothing_was_saved_starts_anew(recipe):
@@ -59,6 +59,31 @@ def test_a_run_of_another_recipe_is_refused_with_the_difference(recipe, resume):
     assert "lora" not in str(caught.value)
 
 
+def test_a_run_is_not_continued_on_other_data(recipe):
+    open_output(recipe, resume=False)
+    (file,) = recipe.data.train
+    before = Path(file).read_bytes()
+    write_lines(Path(file), [dialogue("b", "hello", "hi")])
+    assert open_output(recipe, resume=True) is None  # nothing was trained on the old content
+    checkpoint = with_checkpoint(recipe, 5)
+    assert open_output(recipe, resume=True) == checkpoint
+    Path(file).write_bytes(before)
+    with pytest.raises(UserError, match=r"^[^\n]*the run began with another content of [^\n]*train\.jsonl; [^\n]*$"):
+        open_output(recipe, resume=True)
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, 2), (2, 1), (2, 4)])
+def test_a_run_is_not_continued_by_another_number_of_processes(recipe, monkeypatch, before, now):
+    monkeypatch.setenv("WORLD_SIZE", str(before))
+    open_output(recipe, resume=False)
+    made_checkpoint(Path(recipe.out) / "checkpoints", 5, before)
+    assert open_output(recipe, resume=True)
+    monkeypatch.setenv("WORLD_SIZE", str(now))
+    says = rf"comes from a run of {before} process\(es\), this one has {now} .*--num-processes {before}"
+    with pytest.raises(UserError, match=says):
+        open_output(recipe, resume=True)
+
+
 def test_a_folder_of_somebody_elses_is_refused(recipe):
     Path(recipe.out).mkdir()
     (Path(recipe.out) / "thesis.tex").write_text("x", encoding="utf-8")
@@ -73,32 +98,6 @@ def test_a_run_that_saved_nothing_may_be_started_again(recipe):
     corrected = recipe.model_copy(update={"seed": 5})
     assert open_output(corrected, resume=False) is None
     assert "seed: 5" in (Path(recipe.out) / "recipe.yaml").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("report_to", ["wandb", ["tensorboard", "wandb"]])
-def test_wandb_without_a_key_goes_offline_with_one_warning(recipe, report_to, monkeypatch, tmp_path, capsys):
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("WANDB_MODE", "online")  # so that monkeypatch restores it afterwards
-    monkeypatch.delenv("WANDB_MODE")
-    asked = recipe.model_copy(update={"training": {**recipe.training, "report_to": report_to}})
-    for _ in range(2):
-        assert trainer_arguments(asked)["report_to"] == report_to
-    import os
-
-    assert os.environ["WANDB_MODE"] == "offline"
-    assert capsys.readouterr().err.count("warning: no wandb key is set") == 1
-
-
-def test_wandb_with_a_key_is_left_alone(recipe, monkeypatch, capsys):
-    import os
-
-    monkeypatch.setenv("WANDB_API_KEY", "made")
-    monkeypatch.setenv("WANDB_MODE", "online")
-    monkeypatch.delenv("WANDB_MODE")
-    trainer_arguments(recipe.model_copy(update={"training": {**recipe.training, "report_to": "wandb"}}))
-    assert "WANDB_MODE" not in os.environ
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("report_to", ["none", None, []])

@@ -1,12 +1,18 @@
 """Losses a dialogue: equal to a plain loop over rows, whatever the batch."""
 
+import json
+import math
+from itertools import groupby
+
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from tests.train.made import dialogue
+from esckit import app
+from tests.train.made import dialogue, write_lines
 from train.masking import IGNORED, ChatRenderer, Encoded
 from train.models import load_chat_model
-from train.perplexity import dialogue_losses
+from train.perplexity import by_turn, dialogue_losses, perplexity, total, turn_losses
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +73,49 @@ def test_perplexity_is_exp_of_the_mean_loss_and_of_the_models_own_loss(chat):
 
 def test_no_rows_give_no_losses(chat):
     assert dialogue_losses(chat[0], []) == []
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_losses_of_turns_equal_a_plain_loop(chat, batch_size):
+    model, rows = chat
+    # Turns that are not learned, at the beginning and in between, are no turns here.
+    first = next(at for at, label in enumerate(rows[4].labels) if label != IGNORED)
+    end = next(at for at in range(first, 999) if rows[4].labels[at] == IGNORED)
+    rows = [*rows, Encoded(rows[4].input_ids, [IGNORED] * end + rows[4].labels[end:])]
+    found = turn_losses(model, rows, batch_size)
+    for row, turns, (loss, tokens) in zip(rows, found, plain_loop(model, rows), strict=True):
+        assert total(turns) == (pytest.approx(loss, rel=1e-5), tokens)
+        runs = [list(run) for learned, run in groupby(row.labels, key=lambda label: label != IGNORED) if learned]
+        assert [tokens for _, tokens in turns] == [len(run) for run in runs]
+    assert [len(turns) for turns in found] == [1, 2, 3, 4, 5, 1, 2, 4]
+    assert found[7] == [(pytest.approx(loss, rel=1e-5), tokens) for loss, tokens in found[4][1:]]
+    positions = by_turn(found)
+    assert [position["turn"] for position in positions] == [1, 2, 3, 4, 5]
+    at_five = found[4][4]
+    assert positions[4] == {"turn": 5, "tokens": at_five[1], "perplexity": perplexity([at_five])}
+    assert sum(position["tokens"] for position in positions) == sum(row.supervised() for row in rows)
+
+
+def test_a_perplexity_that_is_no_number_is_none():
+    assert perplexity([]) is None
+    assert perplexity([(float("nan"), 3)]) is None
+    assert perplexity([(1e9, 1)]) is None
+    assert perplexity([(2.0, 1), (4.0, 2)]) == pytest.approx(math.exp(2))
+    assert by_turn([]) == []
+
+
+def test_the_command_shows_turns_of_the_same_forward(tiny_model, tmp_path, capsys):
+    data = write_lines(tmp_path / "valid.jsonl", [dialogue(f"d{n}", *["hello", "sad"] * (n + 1)) for n in range(3)])
+    command = ["evaluate", f"hf:{tiny_model}", "--on", str(data), "--by-turn"]
+    found = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    (turns,) = found["by_turn"].values()
+    (overall,) = found["models"].values()
+    assert [turn["turn"] for turn in turns] == [1, 2, 3]
+    tokens = [turn["tokens"] for turn in turns]
+    assert sum(tokens) == found["tokens"]
+    logs = sum(turn["tokens"] * math.log(turn["perplexity"]) for turn in turns)
+    assert math.exp(logs / sum(tokens)) == pytest.approx(overall["mean"], rel=1e-6)
+    shown = CliRunner().invoke(app, command).stdout
+    assert "Perplexity at each seeker turn" in shown
+    assert f"{turns[2]['perplexity']:.2f}" in shown
+    assert "by_turn" not in json.loads(CliRunner().invoke(app, [*command[:-1], "--json"]).stdout)

@@ -214,7 +214,6 @@ def test_the_trainer_gets_what_the_recipe_says(seeker):
     [
         "training.lr_scheduler_type=cosin",
         "training.optim=adamw_tor",
-        "training.load_best_model_at_end=true",
         "training={fp16: true, bf16: true}",
     ],
 )

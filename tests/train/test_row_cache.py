@@ -11,8 +11,8 @@ import pytest
 
 import train.row_cache as row_cache
 from data_prep.errors import UserError
-from tests.train.made import SAMPLES, chat_content, dialogue, recipe_of, write_lines
 from tests.conftest import CHATML, make_tokenizer
+from tests.train.made import SAMPLES, chat_content, dialogue, recipe_of, write_lines
 from train.masking import ChatRenderer
 from train.row_cache import RowSet, cache_folder, prepare, read_row_set, tokenizer_hash, write_row_set
 from train.rows import ChatFormat, chat_rows, read_rows

@@ -80,6 +80,15 @@ def keeps_positions(model: Any) -> bool:
     return "logits_to_keep" in inspect.signature(forward).parameters and "slice_logits_to_keep" in forward.__globals__
 
 
+def is_right_padded(mask: torch.Tensor | None) -> bool:
+    """Whether all padding of a (batch, length) attention mask stands at the end of its rows.
+
+    Then a causal model needs no mask: no real position looks ahead to the padding, and nobody asks what the padding
+    sees. Without one, SDPA skips the upper half of the attention matrix instead of reading a mask for it.
+    """
+    return mask is not None and mask.ndim == 2 and bool((mask[:, 1:] <= mask[:, :-1]).all())
+
+
 def supervised_loss(model: Any, inputs: dict[str, Any], keep: bool = True) -> SupervisedLoss:
     """One forward of `model` (wrapped or bare) and its summed loss.
 
@@ -91,6 +100,8 @@ def supervised_loss(model: Any, inputs: dict[str, Any], keep: bool = True) -> Su
     shifted = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
     kept = shifted != IGNORED
     rest = {name: value for name, value in inputs.items() if name != "labels"}
+    if is_right_padded(inputs.get("attention_mask")):
+        del rest["attention_mask"]
     if keep:
         logits = model(**rest, logits_to_keep=kept, use_cache=False).logits
     else:

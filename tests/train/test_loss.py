@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.train.made import chat_content, dialogue, recipe_of, write_lines
-from train.loss import SummedCrossEntropy, keeps_positions, supervised_loss
+from train.loss import SummedCrossEntropy, is_right_padded, keeps_positions, supervised_loss
 from train.models import add_lora
 from train.recipe import LoraSection
 from train.sft import build_trainer, train_chat
@@ -91,6 +91,24 @@ def test_adapters_get_the_same_gradients(dora):
     wanted = gradients(model, model(**batch).loss)
     found = supervised_loss(model, batch)
     assert_close_gradients(gradients(model, found.total / found.tokens), wanted)
+
+
+@pytest.mark.parametrize(("side", "dropped"), [("right", True), ("left", False)])
+def test_a_mask_is_left_out_only_when_all_padding_stands_at_the_end(side, dropped):
+    model, batch = made_model("llama"), batch_of()
+    if side == "left":
+        lengths = batch["attention_mask"].sum(1).tolist()
+        for name, one in batch.items():
+            batch[name] = torch.stack([row.roll(19 - length) for row, length in zip(one, lengths, strict=True)])
+        batch["labels"] = torch.where(batch["attention_mask"].cumsum(1) > 1, batch["labels"], -100)
+    assert is_right_padded(batch["attention_mask"]) is dropped
+    seen = []
+    model.model.register_forward_pre_hook(
+        lambda _, __, inputs: seen.append(inputs.get("attention_mask")), with_kwargs=True
+    )
+    found = supervised_loss(model, batch)
+    assert (seen[0] is None) is dropped
+    assert float((found.total / found.tokens).detach()) == pytest.approx(float(model(**batch).loss.detach()), rel=1e-5)
 
 
 def test_the_head_sees_supervised_positions_only():

@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 
 from data_prep.errors import UserError
-from data_prep.records import write_text
 
 PURPOSE = {
     "seeker": "A simulated help seeker (ESC-Role): it plays a role card in an emotional-support conversation, to test "
@@ -23,8 +22,12 @@ PURPOSE = {
 
 
 def card_of(folder: Path) -> str:
-    """The card of a finished run as Markdown with the hub's YAML head. Raises UserError when the run is unfinished."""
-    recipe, metrics = _read(folder, "recipe.yaml"), _read(folder, "metrics.json")
+    """The card of a finished run. Raises UserError when the run is unfinished."""
+    return card_text(_read(folder, "recipe.yaml"), _read(folder, "metrics.json"))
+
+
+def card_text(recipe: dict[str, Any], metrics: dict[str, Any]) -> str:
+    """The card as Markdown with the hub's YAML head, from a resolved recipe and the content of metrics.json."""
     sheets = datasheets(recipe)
     base = _named(recipe["model"]["base"])
     head = {
@@ -44,11 +47,6 @@ def card_of(folder: Path) -> str:
         "## Versions\n\n" + ", ".join(f"{name} {number}" for name, number in metrics["versions"].items()) + "\n",
     ]
     return "\n".join(section for section in sections if section)
-
-
-def write_card(folder: str | Path) -> None:
-    """Writes README.md into a result folder."""
-    write_text(Path(folder) / "README.md", card_of(Path(folder)))
 
 
 def datasheets(recipe: dict[str, Any]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import yaml
 from data_prep.errors import UserError
 from data_prep.records import sha256_of, write_text
 from train.checkpoints import last_checkpoint, world_message
+from train.model_card import card_text
 from train.models import pick_dtype
 from train.recipe import Recipe, ScorerRecipe, save_recipe
 from train.trackers import finish_trackers, prepare_trackers
@@ -172,6 +173,7 @@ def finish(
     }
     finish_trackers()
     if trainer.is_world_process_zero():
+        write_text(Path(recipe.out) / "README.md", card_text(recipe.model_dump(mode="json"), metrics))
         write_text(Path(recipe.out) / "metrics.json", json.dumps(metrics, indent=1, ensure_ascii=False) + "\n")
     return metrics
 

@@ -9,6 +9,7 @@ from train.masking import ChatRenderer
 from train.models import add_lora, load_causal, load_tokenizer
 from train.output import finish, make_arguments, open_output, tidy_output
 from train.perplexity import validation_figures
+from train.publish import save_generation_config
 from train.recipe import ChatRecipe
 from train.row_cache import RowSet, prepare
 from train.rows import ChatFormat, encode_record, read_rows
@@ -173,4 +174,5 @@ def train_chat(recipe: ChatRecipe, resume: bool = False) -> dict[str, Any]:
     trainer.save_model(recipe.out)
     if trainer.is_world_process_zero():
         tidy_output(recipe)
+        save_generation_config(recipe.out, ChatRenderer(trainer.processing_class))
     return finish(trainer, recipe, data_report, validation_figures(trainer, trainer.held_out))

@@ -17,7 +17,7 @@ from tests.train.made import chat_content, dialogue, recipe_of, write_lines
 from train import publish
 from train.masking import ChatRenderer
 from train.merge import MergeReport, check_merge, merged_model
-from train.model_card import card_of, write_card
+from train.model_card import card_of
 from train.models import load_chat_model
 from train.sft import train_chat
 
@@ -33,8 +33,6 @@ def run(tiny_model, tmp_path_factory) -> Path:
     (folder / "datasheet.json").write_text(json.dumps(sheet), encoding="utf-8")
     content = chat_content(tiny_model, folder / "out", data, max_steps=4, learning_rate=0.1)
     train_chat(recipe_of(folder, content))
-    write_card(folder / "out")
-    publish.save_generation_config(folder / "out", ChatRenderer(make_tokenizer()))
     return folder / "out"
 
 

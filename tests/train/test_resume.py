@@ -1,5 +1,6 @@
 """Stopping and resuming changes no bit: any order of rows, inside an epoch and at its border, killed or stopped."""
 
+import json
 import os
 import re
 import shutil

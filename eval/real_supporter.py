@@ -17,16 +17,19 @@ from eval.real_esconv import BASE, HELD_OUT, OUT, data_folder
 from eval.real_results import commands_section, interval, table
 
 PAGE = Path("docs/results/esconv_supporter.md")
-TRAINED = OUT / "supporter_strategy"
+RECIPE = "esc_supporter/esconv-strategy-smollm2-lora.yaml"
+TRAINED = Path("runs/esc_supporter/esconv-strategy-smollm2-lora")
+DATA = Path("runs/data")
 FIGURES = OUT / "supporter_strategy.json"
+DIALOGUES = 160
 
 NOT_SHOWN = """## What these figures do not show
 
 - The base is a 135M-parameter model and one run with one seed; the intervals are over dialogues only.
 - The history of every turn is the real one, with the real strategies of earlier turns in it. A supporter that lives
   with its own earlier choices is another, harder case.
-- Turns of the supporter that follow each other were merged: what counts is the strategy of the first. Picking another
-  strategy than the volunteer did is not a fault in itself; ESConv's own annotators would not always agree.
+- Turns of the supporter that follow each other are one message; the strategy that is read is that of its first turn.
+  Picking another strategy than the volunteer did is not a fault in itself: people would not always agree either.
 - Published strategy accuracies on ESConv use other splits, other histories and other label sets: they cannot be put
   beside these.
 - The base model was never told what a prefix is, so its picks are close to noise; the constant is the fair opponent.
@@ -35,25 +38,28 @@ NOT_SHOWN = """## What these figures do not show
 
 
 def stages(data: Path) -> list[Stage]:
-    """The commands of the chain, in order."""
-    chain = [Stage("Bring the chat model", ["model", "fetch", BASE])]
-    built = {}
-    for name in ("train", "valid"):
-        converted, built[name] = OUT / "data" / f"{name}.jsonl", OUT / f"sup_{name}"
-        chain += [
+    """The commands of the chain, in order: those that the recipe names, and the same for the held-out dialogues."""
+
+    def built(split: str, name: str, *parts: str) -> list[Stage]:
+        converted, turns = DATA / f"{name}.jsonl", DATA / f"{name}_turns.jsonl"
+        # Merged turns would lose every strategy but the first one's.
+        clean = ["data", "clean", str(converted), "--without", "merge-runs", "--out", str(turns)]
+        build = ["data", "build", "supporter", str(turns), "--strategy", "prefix", *parts]
+        return [
             Stage(
-                f"Convert ESConv {name}",
-                ["data", "convert", "esconv", str(data / "esconv" / f"{name}.txt"), "--out", str(converted)],
+                f"Convert ESConv {split}",
+                ["data", "convert", "esconv", str(data / "esconv" / f"{split}.txt"), "--out", str(converted)],
             ),
-            Stage(
-                f"Put the strategies before the replies: {name}",
-                ["data", "build", "supporter", str(converted), "--strategy", "prefix", "--out", str(built[name])],
-            ),
+            Stage(f"Clean {split}", clean),
+            Stage(f"Strategies before the replies: {split}", [*build, "--out", str(DATA / f"{name}_strategy")]),
         ]
-    held_out = str(built["valid"] / "train.messages.jsonl")
+
+    held_out = str(DATA / "held_out_strategy" / "train.messages.jsonl")
     return [
-        *chain,
-        Stage("Train", ["train", recipe("esc_supporter/esconv-strategy-smollm2.yaml"), "--resume"]),
+        Stage("Bring the chat model", ["model", "fetch", BASE]),
+        *built("train", "supporter", "--split", "train=0.9,valid=0.1"),
+        *built("valid", "held_out"),
+        Stage("Train", ["train", recipe(RECIPE), f"data.limit={DIALOGUES}", "--resume"]),
         Stage(
             "Held-out perplexity and strategies, after and before",
             [

@@ -250,10 +250,10 @@ def examine_recipe(
     if need_files:
         _check_files(content.get("data"), faults)
     if recipe is not None and Path(recipe.out).is_file():
-        faults.add(("out",), f"out: {recipe.out} is a file; `out` names the folder of the run, choose another")
+        faults.add(("out",), f"out: {recipe.out} is a file; `out` names the folder of the run, choose another", "out")
     _check_names(recipe, faults)
     for location, message in evaluation_faults(recipe):
-        faults.add(location, message)
+        faults.add(location, message, "training" if location[0] == "training" else "keys")
     if recipe is not None:
         recipe = recipe.model_copy(update={"training": {**training_defaults(recipe), **checked}})
     return recipe, faults

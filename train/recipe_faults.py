@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from data_prep.errors import UserError
 from train.yaml_lines import Location
 
-Step = Literal["keys", "training", "data", "names"]
+Step = Literal["keys", "training", "data", "names", "out"]
 """The step of the check that a fault belongs to: keys and types, the trainer's arguments, files, rubric and prompts."""
 
 

@@ -86,7 +86,7 @@ def test_a_sound_recipe_passes_every_step_in_order(recipe):
         (("  r: 4", "  rr: 4"), "+xooooooo", "unknown key 'rr' in lora"),
         (("logging_steps", "loging_steps"), "++x++++++", "unknown key 'loging_steps'"),
         (("logging_steps: 1", "lr_scheduler_type: cosin"), "++x++++++", "training: "),
-        (("logging_steps: 1", "load_best_model_at_end: true"), "++x++++++", "training: "),
+        (("logging_steps: 1", "load_best_model_at_end: true"), "++x++++++", "set data.validation"),
         (("train.jsonl\n  max", "absent.jsonl\n  max"), "+++x+++++", "data.train: file absent.jsonl not found"),
         (("  max_length", "  prompt: nothing\n  max_length"), "++++x++++", "unknown prompt 'nothing'"),
         (("  r: 4", "  r: 4\nseed: 1"), "+++++++++", ""),

@@ -120,9 +120,10 @@ CHAT = {
     "data.expand": (["data.expand=turns"], "rows"),
     "data.loss": (["data.loss=last"], "rows"),
     "data.packing": (["data.packing=true"], "rows"),
+    "data.order": (["data.order=random"], "order"),
     "evaluation.samples": (["evaluation.samples=2"], "callbacks"),
     "evaluation.max_new_tokens": (["evaluation.samples=1", "evaluation.max_new_tokens=16"], "callbacks"),
-    "evaluation.patience": (["evaluation.patience=2"], "callbacks"),
+    "evaluation.patience": (["evaluation.patience=2"], "arguments"),
 }
 
 SCORER = {
@@ -140,14 +141,7 @@ SCORER = {
 
 # Fields whose effect is not built yet. Their cases have to fail (strictly), so that whoever builds one has to take it
 # out of this list.
-PENDING: set[str] = {
-    "data.expand",
-    "data.loss",
-    "data.packing",
-    "evaluation.samples",
-    "evaluation.max_new_tokens",
-    "evaluation.patience",
-}
+PENDING: set[str] = set()
 
 
 @pytest.fixture(scope="module")

@@ -52,9 +52,7 @@ def train(
     if accelerate is not None:
         from train.launch import Launch, launch
 
-        wanted = Launch(
-            accelerate, num_processes, num_machines, machine_rank, main_process_ip, main_process_port, cpu
-        )
+        wanted = Launch(accelerate, num_processes, num_machines, machine_rank, main_process_ip, main_process_port, cpu)
         again = [recipe, *(overrides or []), *(["--resume"] if resume else [])]
         raise typer.Exit(launch(checked, wanted, again))
     from train.world import process_report

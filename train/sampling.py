@@ -70,9 +70,7 @@ def rows_per_step(arguments: Any) -> int:
     Batches of one step are then of similar length on every process, so that none waits for another, and a step reads
     the same rows however they are shared out: 4 at once, 4 times 1, or 2 on each of 2 processes.
     """
-    return (
-        arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * max(1, arguments.world_size)
-    )
+    return arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * max(1, arguments.world_size)
 
 
 def make_sampler(order: str, lengths: Sequence[int], batch_size: int, seed: int) -> LengthSampler:

@@ -34,9 +34,10 @@ def _set(name: str) -> bool:
 def device_arguments(on_gpu: bool) -> dict[str, Any]:
     """The trainer arguments that decide where it computes and how its processes talk.
 
-    An adapter, and a full tuning, use all that they train; a mixture of experts may not, and says so under DDP: then
-    `training.ddp_find_unused_parameters: true`. On the CPU, DeepSpeed is told its backend and nothing of the CPU: with `use_cpu` the library would leave
-    DeepSpeed out, without the backend it would count one process.
+    DDP need not look for unused parameters: an adapter and a full tuning use all that they train. A mixture of experts
+    may not, and DDP says so; then set `training.ddp_find_unused_parameters: true`. DeepSpeed on the CPU is told its
+    backend and nothing of the CPU: with `use_cpu` the library would leave DeepSpeed out, without the backend it would
+    count one process.
     """
     if on_gpu:
         return {"use_cpu": False, "ddp_find_unused_parameters": False}
@@ -83,7 +84,9 @@ def settle_deepspeed(trainer: Any) -> None:
     plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
     if plugin is not None:
         # "auto" is filled in from the recipe; a remark that the library's own count differs is no news.
-        logging.getLogger("accelerate.accelerator").addFilter(lambda record: "steps mismatch" not in record.getMessage())
+        logging.getLogger("accelerate.accelerator").addFilter(
+            lambda record: "steps mismatch" not in record.getMessage()
+        )
         plugin.deepspeed_config["zero_force_ds_cpu_optimizer"] = False
 
 

@@ -1,4 +1,4 @@
-"""Launching without starting anything: the configurations, what is refused before a process starts, what each is told."""
+"""Launching without starting anything: the configurations, what is refused, what each process is told."""
 
 import json
 import os
@@ -12,7 +12,8 @@ from data_prep.errors import UserError
 from train import world
 from train.launch import CONFIGS, Launch, check_launch, command, config_names, environment, find_config, read_config
 
-NAMES = "cpu fsdp2 multi_gpu multi_node single_gpu zero1 zero2 zero2_offload zero3 zero3_offload".split()
+ZERO = ["zero1", "zero2", "zero2_offload", "zero3", "zero3_offload"]
+NAMES = ["cpu", "fsdp2", "multi_gpu", "multi_node", "single_gpu", *ZERO]
 SHARED = {"zero1": 1, "zero2": 2, "zero2_offload": 2, "zero3": 3, "zero3_offload": 3, "multi_node": 3}
 
 
@@ -59,7 +60,9 @@ def test_what_cannot_be_is_refused_in_one_line(wanted, gpus, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", ["distributed_type: MULTI_GPU\nzero_stages: 3\n", "{", "- 1\n", "use_cpu: true\n", ""])
+@pytest.mark.parametrize(
+    "content", ["distributed_type: MULTI_GPU\nzero_stages: 3\n", "{", "- 1\n", "use_cpu: true\n", ""]
+)
 def test_a_file_that_is_no_configuration_is_one_line(tmp_path, content):
     path = tmp_path / "mine.yaml"
     path.write_text(content, encoding="utf-8")

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -218,12 +219,14 @@ def run_and_forward(line: list[str], variables: dict[str, str]) -> int:
 
     def forward(number: int, frame: Any) -> None:
         for target in training_processes(process.pid) or [process.pid]:
-            try:
-                os.kill(target, number)
-            except ProcessLookupError:
-                pass
+            with suppress(ProcessLookupError):
+                # A terminal that was closed is a reason to save, too.
+                os.kill(target, signal.SIGTERM if number == signal.SIGHUP else number)
 
-    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+    wanted = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup sets it
+        wanted.append(signal.SIGHUP)
+    before = {number: signal.signal(number, forward) for number in wanted}
     try:
         code = process.wait()
     finally:

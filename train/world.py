@@ -34,9 +34,10 @@ def _set(name: str) -> bool:
 def device_arguments(on_gpu: bool) -> dict[str, Any]:
     """The trainer arguments that decide where it computes and how its processes talk.
 
-    An adapter, and a full tuning, use all that they train; a mixture of experts may not, and says so under DDP: then
-    `training.ddp_find_unused_parameters: true`. On the CPU, DeepSpeed is told its backend and nothing of the CPU: with `use_cpu` the library would leave
-    DeepSpeed out, without the backend it would count one process.
+    DDP need not look for unused parameters: an adapter and a full tuning use all that they train. A mixture of experts
+    may not, and DDP says so; then set `training.ddp_find_unused_parameters: true`. DeepSpeed on the CPU is told its
+    backend and nothing of the CPU: with `use_cpu` the library would leave DeepSpeed out, without the backend it would
+    count one process.
     """
     if on_gpu:
         return {"use_cpu": False, "ddp_find_unused_parameters": False}

@@ -1,4 +1,4 @@
-"""Launching without starting anything: the configurations, what is refused before a process starts, what each is told."""
+"""Launching without starting anything: the configurations, what is refused, what each process is told."""
 
 import json
 import os
@@ -12,18 +12,8 @@ from data_prep.errors import UserError
 from train import world
 from train.launch import CONFIGS, Launch, check_launch, command, config_names, environment, find_config, read_config
 
-NAMES = [
-    "cpu",
-    "fsdp2",
-    "multi_gpu",
-    "multi_node",
-    "single_gpu",
-    "zero1",
-    "zero2",
-    "zero2_offload",
-    "zero3",
-    "zero3_offload",
-]
+ZERO = ["zero1", "zero2", "zero2_offload", "zero3", "zero3_offload"]
+NAMES = ["cpu", "fsdp2", "multi_gpu", "multi_node", "single_gpu", *ZERO]
 SHARED = {"zero1": 1, "zero2": 2, "zero2_offload": 2, "zero3": 3, "zero3_offload": 3, "multi_node": 3}
 
 

@@ -70,9 +70,11 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
 
 def _data_section(recipe: dict[str, Any], metrics: dict[str, Any], sheets: list[dict[str, Any]]) -> str:
     lines = ["## Data\n"]
-    for name, found in metrics["data"].items():
-        counts = ", ".join(f"{_words(key)} {value:,}" for key, value in found.items() if isinstance(value, int))
-        lines.append(f"- {name}: {counts}")
+    for name in ("train", "validation"):
+        found = metrics["data"].get(name)
+        if found:
+            counts = ", ".join(f"{_words(key)} {value:,}" for key, value in found.items() if isinstance(value, int))
+            lines.append(f"- {name}: {counts}")
     lines += [f"- file `{_plain(Path(file).name)}`, sha256 {sha}" for file, sha in metrics["data_sha256"].items()]
     sources = {
         (entry["source"], entry["licence"]) for sheet in sheets for entry in sheet.get("sources", []) if entry["source"]

@@ -67,12 +67,16 @@ def test_quickstart_again_makes_nothing_twice(quickstart, tiny_model, tiny_encod
 
 COMMANDS = [
     "quickstart",
+    "doctor",
     "train",
     "evaluate",
     "simulate",
     "score",
     "report",
     "recipe-check",
+    "recipe-schema",
+    "model-export",
+    "chat",
     "model-fetch",
     "data-sources",
     "data-fetch",

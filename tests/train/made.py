@@ -1,8 +1,12 @@
 """Small recipes and dialogues for tests of the training floor."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
+
+import torch
+from safetensors.torch import load_file
 
 from train.recipe import Recipe, load_recipe
 
@@ -57,7 +61,6 @@ def dialogue(identifier: str, *texts: str, card: bool = True, opening: str = "su
 
 def made_checkpoint(folder: Path, step: int, world_size: int = 1) -> Path:
     """A whole checkpoint as the trainer leaves it, small; of as many processes as said."""
-    import torch
     from safetensors.torch import save_file
 
     checkpoint = folder / f"checkpoint-{step}"
@@ -68,3 +71,26 @@ def made_checkpoint(folder: Path, step: int, world_size: int = 1) -> Path:
         torch.save({"state": torch.ones(4)}, checkpoint / name)
     (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": step}), encoding="utf-8")
     return checkpoint
+
+
+def weights_of(out: str | Path) -> dict[str, torch.Tensor]:
+    files = [path for path in Path(out).rglob("*.safetensors") if "checkpoints" not in path.parts]
+    return {f"{path.name} {name}": tensor for path in files for name, tensor in load_file(path).items()}
+
+
+def assert_same_result(left: str | Path, right: str | Path) -> None:
+    first, second = weights_of(left), weights_of(right)
+    assert first
+    assert first.keys() == second.keys()
+    assert [name for name in first if not torch.equal(first[name], second[name])] == []
+
+
+def as_if_killed_after(recipe: Recipe, step: int, folder: Path) -> Recipe:
+    """The same run in another folder, as if it had been killed after the checkpoint of `step`."""
+    killed = recipe.model_copy(update={"out": str(folder / "out")})
+    checkpoint = f"checkpoints/checkpoint-{step}"
+    shutil.copytree(Path(recipe.out) / checkpoint, folder / "out" / checkpoint)
+    saved = (Path(recipe.out) / "recipe.yaml").read_text(encoding="utf-8").replace(recipe.out, killed.out)
+    (folder / "out" / "recipe.yaml").write_text(saved, encoding="utf-8")
+    shutil.copy(Path(recipe.out) / "start.json", folder / "out")
+    return killed

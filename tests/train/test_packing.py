@@ -6,9 +6,16 @@ import pytest
 import torch
 
 from data_prep.errors import UserError
-from tests.train.made import chat_content, dialogue, recipe_of, write_lines
+from tests.train.made import (
+    as_if_killed_after,
+    assert_same_result,
+    chat_content,
+    dialogue,
+    recipe_of,
+    weights_of,
+    write_lines,
+)
 from tests.train.test_loss import SHAPES, made_model
-from tests.train.test_sft import adapter_of, assert_same, resume_from
 from train.loss import supervised_loss
 from train.masking import Encoded
 from train.packing import best_fit, check_isolation, make_packed_collator, pack_rows
@@ -109,7 +116,7 @@ def test_one_packed_step_is_one_step_on_the_rows(tiny_model, nine, tmp_path):
         assert report["train"]["rows"] == 9
         trainer.train()
         trainer.save_model(recipe.out)
-        found.append((trainer.state.log_history[0], adapter_of(recipe.out)))
+        found.append((trainer.state.log_history[0], weights_of(recipe.out)))
     (packed, weights), (plain, plain_weights) = found
     assert packed["loss"] == pytest.approx(plain["loss"], abs=1e-4)
     assert packed["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-3)
@@ -127,8 +134,9 @@ def test_a_stopped_packed_run_goes_on_bit_by_bit(tiny_model, nine, tmp_path, sto
     trainer, _ = build_trainer(recipe)
     assert len(trainer.train_dataset) == 5, sorted(map(len, trainer.train_dataset["input_ids"]))
     train_chat(recipe)
-    resumed = resume_from(recipe, stop, tmp_path / "again")
-    assert_same(adapter_of(recipe.out), adapter_of(resumed.out))
+    resumed = as_if_killed_after(recipe, stop, tmp_path / "again")
+    train_chat(resumed, resume=True)
+    assert_same_result(recipe.out, resumed.out)
 
 
 def test_a_model_that_mixes_packed_rows_is_refused(monkeypatch):

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from tests.train.made import chat_content, dialogue, recipe_of, write_lines
+from tests.train.made import as_if_killed_after, assert_same_result, chat_content, dialogue, recipe_of, write_lines
 from tests.train.made_scorer import scorer_content
 from train.callbacks import stop_request
 from train.checkpoints import TrainingStopped, checkpoint_problem, last_checkpoint
@@ -43,29 +41,6 @@ def seven(tmp_path_factory) -> Path:
 
 def train(recipe: Recipe, resume: bool = False) -> dict[str, Any]:
     return train_scorer(recipe, resume) if isinstance(recipe, ScorerRecipe) else train_chat(recipe, resume)
-
-
-def weights_of(out: str | Path) -> dict[str, torch.Tensor]:
-    files = [path for path in Path(out).rglob("*.safetensors") if "checkpoints" not in path.parts]
-    return {f"{path.name} {name}": tensor for path in files for name, tensor in load_file(path).items()}
-
-
-def assert_same_result(left: str | Path, right: str | Path) -> None:
-    first, second = weights_of(left), weights_of(right)
-    assert first
-    assert first.keys() == second.keys()
-    assert [name for name in first if not torch.equal(first[name], second[name])] == []
-
-
-def as_if_killed_after(recipe: Recipe, step: int, folder: Path) -> Recipe:
-    """The same run in another folder, as if it had been killed after the checkpoint of `step`."""
-    killed = recipe.model_copy(update={"out": str(folder / "out")})
-    checkpoint = f"checkpoints/checkpoint-{step}"
-    shutil.copytree(Path(recipe.out) / checkpoint, folder / "out" / checkpoint)
-    saved = (Path(recipe.out) / "recipe.yaml").read_text(encoding="utf-8").replace(recipe.out, killed.out)
-    (folder / "out" / "recipe.yaml").write_text(saved, encoding="utf-8")
-    shutil.copy(Path(recipe.out) / "start.json", folder / "out")
-    return killed
 
 
 def long_recipe(model: Path, data: Path, folder: Path, *overrides: str) -> Recipe:

@@ -8,8 +8,7 @@ from data_prep.build import Split, SupporterFormat, build_role, build_supporter
 from data_prep.errors import UserError
 from data_prep.prompt import load_prompt
 from data_prep.records import Dialogue, read_located, write_records
-from tests.train.made import SAMPLES, chat_content, recipe_of
-from tests.train.test_sft import adapter_of, assert_same
+from tests.train.made import SAMPLES, assert_same_result, chat_content, recipe_of
 from train.masking import IGNORED, ChatRenderer
 from train.rows import ChatFormat, chat_rows, preview_rows, read_rows
 from train.sft import train_chat
@@ -84,7 +83,7 @@ def test_training_on_messages_is_training_on_dialogues(tiny_model, tmp_path):
         content["data"]["limit"] = 6
         recipe = recipe_of(tmp_path, content)
         results.append((recipe.out, train_chat(recipe)))
-    assert_same(*(adapter_of(out) for out, _ in results))
+    assert_same_result(*(out for out, _ in results))
     assert [metrics["data"]["train"]["rendered"] for _, metrics in results] == [0, 6]
 
 

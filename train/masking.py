@@ -172,10 +172,11 @@ class ChatRenderer:
             parts = self._text.split(text)
             space = ""
             # A prompt that ends in a space would have the model go on after it, which no tokenizer does.
-            if parts and isinstance(parts[-1], str) and (number < len(roles) or generation):
-                last = parts.pop()
-                space = last[len(last.rstrip(" ")) :]
-                parts += [last.rstrip(" ")] if last != space else []
+            last = parts[-1] if parts else None
+            if isinstance(last, str) and (number < len(roles) or generation):
+                kept = last.rstrip(" ")
+                space = last[len(kept) :]
+                parts[-1:] = [kept] if kept else []
             pieces.append(_Piece(tuple(parts), space))
         return tuple(pieces)
 

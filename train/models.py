@@ -7,6 +7,7 @@ from typing import Any
 from data_prep.errors import UserError
 from train.memory import keep_freed_memory
 from train.recipe import LoraSection, ModelSection
+from train.templates import stabilise
 
 
 def resolve_base(base: str) -> str:
@@ -79,8 +80,9 @@ def open_tokenizer(source: str, **options: Any) -> Any:
 
 
 def load_tokenizer(spec: ModelSection) -> Any:
-    """The tokenizer of a recipe's base model."""
-    return open_tokenizer(resolve_base(spec.base), revision=spec.revision, trust_remote_code=spec.trust_remote_code)
+    """The tokenizer of a recipe's base model, with the chat template that it is trained with (see `stabilise`)."""
+    found = open_tokenizer(resolve_base(spec.base), revision=spec.revision, trust_remote_code=spec.trust_remote_code)
+    return stabilise(found)
 
 
 def pick_attention(spec: ModelSection) -> str | None:

@@ -76,9 +76,7 @@ class TextTokens:
 
     def split(self, text: str) -> list[int | str]:
         """The template's own text as control tokens and what stands between them."""
-        found = self._tokenizer(
-            text, add_special_tokens=False, split_special_tokens=False, return_offsets_mapping=True
-        )
+        found = self._tokenizer(text, add_special_tokens=False, split_special_tokens=False, return_offsets_mapping=True)
         parts: list[int | str] = []
         done = 0
         for token, (start, end) in zip(found["input_ids"], found["offset_mapping"], strict=True):
@@ -264,4 +262,3 @@ def stabilise(tokenizer: Any) -> Any:
         if not stable:
             tokenizer.chat_template = stable_template(tokenizer)
     return tokenizer
-

@@ -10,8 +10,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-TEXTS = ["hello, how are you feeling today? I am sad and I can not sleep. system user assistant model [INST] [/INST]"] * 4
-TEXTS += ["Age: 30 Problem: Be kind.\nYou are kind. 我最近睡不好，工作压力很大。你好，很高兴你来。听起来很辛苦。\n想说说吗？\n\n"] * 4
+TEXTS = [
+    "hello, how are you feeling today? I am sad and I can not sleep. system user assistant model [INST] [/INST]"
+] * 4
+TEXTS += [
+    "Age: 30 Problem: Be kind.\nYou are kind. 我最近睡不好，工作压力很大。你好，很高兴你来。",
+    "听起来很辛苦。\n想说说吗？\n\n",
+] * 4
 OPEN_CHATML = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 
 QWEN1_5 = (
@@ -67,7 +72,8 @@ MISTRAL3 = (
     "{% if messages[0].role == 'system' %}{% set system = messages[0].content %}{% set turns = messages[1:] %}"
     "{% else %}{% set turns = messages %}{% endif %}{{ bos_token }}{% for message in turns %}"
     "{% if message.role == 'user' %}{{ '[INST] ' }}{% if loop.last and system is defined %}{{ system + '\n\n' }}"
-    "{% endif %}{{ message.content + '[/INST]' }}{% else %}{{ ' ' + message.content + eos_token }}{% endif %}{% endfor %}"
+    "{% endif %}{{ message.content + '[/INST]' }}{% else %}{{ ' ' + message.content + eos_token }}{% endif %}"
+    "{% endfor %}"
 )
 GEMMA = (
     "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
@@ -84,7 +90,9 @@ SMOLLM2 = QWEN1_5.replace("You are kind.", "You are small and kind.")
 WORDS = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
-def byte_level(template: str, specials: list[str], eos: str, pad: str, bos: str | None = None, plain: tuple[str, ...] = ()) -> Any:
+def byte_level(
+    template: str, specials: list[str], eos: str, pad: str, bos: str | None = None, plain: tuple[str, ...] = ()
+) -> Any:
     """Byte-level BPE, as Qwen, Llama-3 and SmolLM2 have it. `plain` tokens are added, but not special.
 
     With a `bos` that is a token of its own, the tokenizer puts it before every text, as Llama-3's does.
@@ -140,15 +148,18 @@ def sentence_piece(template: str, specials: list[str], prefix: str, bos: str, eo
     else:
         tokenizer.normalizer = space
     ends = [] if prefix == "none" else [decoders.Strip(" ", 1, 0)]
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *ends]
-    )
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *ends])
     tokenizer.add_special_tokens(["<unk>", bos, eos, *specials])
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{bos} $A", special_tokens=[(bos, tokenizer.token_to_id(bos))]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=bos, eos_token=eos, unk_token="<unk>", pad_token=eos, chat_template=template
+        tokenizer_object=tokenizer,
+        bos_token=bos,
+        eos_token=eos,
+        unk_token="<unk>",
+        pad_token=eos,
+        chat_template=template,
     )
 
 
@@ -178,12 +189,8 @@ FAMILIES: dict[str, Family] = {
         "<|eot_id|>",
         "<|begin_of_text|>",
     ),
-    "smollm2": Family(
-        lambda: byte_level(SMOLLM2, QWEN, "<|im_end|>", "<|im_end|>", "<|im_start|>"), "<|im_end|>"
-    ),
-    "internlm2": Family(
-        lambda: sentence_piece(INTERNLM2, CHATML_MARKS, "each", "<s>", "</s>"), "<|im_end|>", "<s>"
-    ),
+    "smollm2": Family(lambda: byte_level(SMOLLM2, QWEN, "<|im_end|>", "<|im_end|>", "<|im_start|>"), "<|im_end|>"),
+    "internlm2": Family(lambda: sentence_piece(INTERNLM2, CHATML_MARKS, "each", "<s>", "</s>"), "<|im_end|>", "<s>"),
     "llama-2": Family(lambda: sentence_piece(LLAMA2, [], "each", "<s>", "</s>"), "</s>", None),
     "mistral": Family(lambda: sentence_piece(MISTRAL, [], "first", "<s>", "</s>"), "</s>", "<s>", True),
     "mistral-legacy": Family(lambda: sentence_piece(MISTRAL, [], "each", "<s>", "</s>"), "</s>", "<s>", True),

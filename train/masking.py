@@ -93,6 +93,7 @@ class ChatRenderer:
         self._piece_ids = lru_cache(maxsize=None)(self._ids_of_piece)
         self._trims = {role: templates.trimmed_sides(tokenizer, role) for role in ("system", "user", "assistant")}
         self._misuse = templates.system_misuse(tokenizer)
+        self._user_first = templates.wants_user_first(tokenizer)
         self.notes = self._notes()
         self._check_probes()
         self.stop_ids = self._terminators()
@@ -130,12 +131,15 @@ class ChatRenderer:
     def accepted(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages as the template can take them: a system text that it cannot place begins the first user turn.
 
-        Without a user turn to begin, the system text becomes one.
+        Where the assistant speaks first and the template wants a user to, the system text becomes the user's turn.
         """
-        if self._misuse is None or not messages or messages[0]["role"] != "system":
+        if not messages or messages[0]["role"] != "system":
             return messages
         system, *rest = messages
-        if rest and rest[0]["role"] == "user":
+        user_next = bool(rest) and rest[0]["role"] == "user"
+        if self._misuse is None and (user_next or not self._user_first):
+            return messages
+        if user_next:
             return [{"role": "user", "content": f"{system['content']}\n\n{rest[0]['content']}"}, *rest[1:]]
         return [{"role": "user", "content": system["content"]}, *rest]
 
@@ -194,6 +198,11 @@ class ChatRenderer:
         notes = []
         if self._misuse is not None:
             notes.append(f"{self.name}: its chat template {self._misuse}; its text begins the first user turn instead")
+        elif self._user_first:
+            notes.append(
+                f"{self.name}: its chat template wants the user to speak first; where the assistant does, the system "
+                "text is the user's first turn"
+            )
         if templates.template_text(self.tokenizer).startswith(templates.STABLE):
             notes.append(
                 f"{self.name}: its own chat template opens earlier assistant turns differently from the one that is "

@@ -164,6 +164,15 @@ def system_misuse(tokenizer: Any) -> str | None:
     return "does not put the system message first" if system > user else None
 
 
+def wants_user_first(tokenizer: Any) -> bool:
+    """Whether the template cannot say a system message and an assistant turn after it (Llama-2's refuses that)."""
+    try:
+        pieces_of(tokenizer, ("system", "assistant"))
+    except UserError:
+        return True
+    return False
+
+
 # ---- templates that open an assistant turn differently in a prompt and in a history
 
 STABLE = "{#- esckit: assistant turns in a history open as they do in a prompt; no other change for our roles #}"

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 TEXTS = [
@@ -55,8 +56,10 @@ INTERNLM2 = (
     "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endfor %}" + OPEN_CHATML
 )
 LLAMA2 = (
-    "{% for message in messages %}{% if message.role == 'user' %}{{ bos_token + '[INST] ' }}"
-    "{% if loop.index0 == 1 and messages[0].role == 'system' %}"
+    "{% set shift = 1 if messages[0].role == 'system' else 0 %}{% for message in messages[shift:] %}"
+    "{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Roles must alternate, user first') }}{% endif %}"
+    "{% if message.role == 'user' %}{{ bos_token + '[INST] ' }}{% if loop.first and shift %}"
     "{{ '<<SYS>>\n' + messages[0].content + '\n<</SYS>>\n\n' }}{% endif %}{{ message.content.strip() + ' [/INST]' }}"
     "{% elif message.role == 'assistant' %}{{ ' ' + message.content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
 )
@@ -220,3 +223,28 @@ def made_tokenizer(name: str) -> Any:
 
     serialised, options = _serialised(name)
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(serialised), model_max_length=4096, **options)
+
+
+def made_chat_model(folder: Path, name: str) -> Path:
+    """A folder with a tiny Llama-shaped model of random weights under a family's tokenizer."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = made_tokenizer(name)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        initializer_range=0.3,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

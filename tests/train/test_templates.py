@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.chat_format import Message
+from data_prep.chat_format import Message, training_messages
 from data_prep.errors import UserError
-from data_prep.prompt import Prompt
+from data_prep.prompt import Prompt, load_prompt
 from data_prep.records import Dialogue
 from data_prep.rubric import Wording
-from tests.train.made import dialogue
-from tests.train.made_templates import FAMILIES, made_tokenizer
+from tests.train.made import SAMPLES, chat_content, dialogue, read_lines, recipe_of, write_lines
+from tests.train.made_templates import FAMILIES, made_chat_model, made_tokenizer
 from train.masking import IGNORED, ChatRenderer
 from train.rows import ChatFormat, chat_rows
 from train.templates import STABLE, is_stable, stabilise, stable_template
@@ -199,6 +199,29 @@ def test_a_system_text_is_merged_where_the_template_has_no_place_for_it(name):
     assert spelled(tokenizer, renderer.encode(CHAT).input_ids).count("Bekind.") == 1
 
 
+def test_where_a_user_has_to_speak_first_the_system_text_does():
+    tokenizer, renderer = trained("llama-2")
+    opened = renderer.encode([CHAT[0], *CHAT[2:]])
+    assert opened == renderer.encode([{**CHAT[0], "role": "user"}, *CHAT[2:]])
+    assert opened.input_ids == own_ids(
+        tokenizer,
+        "<s>[INST] Be kind.\nAge: 30 [/INST] I am sad. 我最近睡不好 </s><s>[INST] how are you? [/INST] "
+        "Not good,\nno sleep 🙃 </s>",
+    )
+    assert [("user to speak first" in note) for note in renderer.notes] == [True]
+
+
+def test_a_strategy_is_spelled_as_it_stands_in_a_row(name):
+    from data_prep.sources.esconv import STRATEGIES
+    from eval.strategies import branch_points, strategy_tokens
+
+    _, renderer = trained(name)
+    tokens = strategy_tokens(renderer)
+    for strategy in STRATEGIES:
+        messages: list[Message] = [*CHAT[:4], {"role": "assistant", "content": f"[{strategy}] Well, 你好"}]
+        assert [found for _, found in branch_points(renderer.encode(messages), tokens)] == [strategy]
+
+
 def test_typed_control_tokens_stay_text(name):
     tokenizer, renderer = trained(name)
     clean = renderer.encode(CHAT)
@@ -266,3 +289,50 @@ def test_the_trained_template_survives_saving(tmp_path):
     assert again.encode(CHAT) == renderer.encode(CHAT)
     assert again.prompt(CHAT[:4]) == renderer.prompt(CHAT[:4])
     assert json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))["eos_token"] == "<|im_end|>"
+
+
+# --- through the commands: notes are said once, and what was trained is what is served
+
+
+def test_train_says_notes_once_and_the_adapter_is_served_with_the_template_it_learned(tmp_path, capsys):
+    from eval.chat_models import load_chat_models
+    from eval.chat_models.base import Request, Sampling, notes_of
+    from train.row_cache import prepare
+    from train.sft import train_chat
+
+    model = made_chat_model(tmp_path / "model", "qwen3")
+    data = write_lines(tmp_path / "d.jsonl", [dialogue(f"d{n}", *TALK, opening="seeker") for n in range(4)])
+    recipe = recipe_of(tmp_path, chat_content(model, tmp_path / "out", data, max_steps=1))
+    train_chat(recipe)
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    assert len(said) == 1
+    assert "opens earlier assistant turns differently" in said[0]
+    base, tuned = load_chat_models([str(model), f"{model}+{tmp_path / 'out'}"])
+    assert base.describe()["thinking"] is False
+    assert len(notes_of([tuned, tuned])) == 1
+    assert notes_of([base]) == []
+    row = prepare(recipe).train.encoded()[0]
+    learned = [at for at, label in enumerate(row.labels) if label != IGNORED and row.labels[at - 1] == IGNORED]
+    messages = training_messages(
+        Dialogue.model_validate(read_lines(data)[0]), "seeker", load_prompt("seeker"), load_prompt("greeting"), "f:1"
+    )
+    for start, turn in zip(learned, (2, 4), strict=True):
+        assert tuned.renderer.prompt(messages[:turn]) == row.input_ids[:start]
+    [reply] = tuned.reply([Request("a", messages[:2], 0)], Sampling(max_new_tokens=4))
+    assert reply.failure is None
+
+
+def test_simulate_says_once_that_both_sides_begin_with_the_system_text(tmp_path):
+    from typer.testing import CliRunner
+
+    import esckit
+
+    model = made_chat_model(tmp_path / "model", "gemma")
+    options = ["--seeker", model, "--supporter", model, "--rounds", 1, "--limit", 1, "--max-new-tokens", 4]
+    done = CliRunner().invoke(
+        esckit.app,
+        ["simulate", "--cards", str(SAMPLES / "cards.jsonl"), "--out", str(tmp_path / "run"), *map(str, options)],
+    )
+    assert done.exit_code in (0, 1), done.output
+    assert done.stderr.count("note: ") == 1
+    assert done.stderr.count("begins the first user turn") == 1

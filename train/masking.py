@@ -197,11 +197,16 @@ class ChatRenderer:
     def _notes(self) -> list[str]:
         notes = []
         if self._misuse is not None:
-            notes.append(f"{self.name}: its chat template {self._misuse}; its text begins the first user turn instead")
+            notes.append(f"{self.name}: its chat template {self._misuse}; here its text begins the first user turn")
         elif self._user_first:
             notes.append(
                 f"{self.name}: its chat template wants the user to speak first; where the assistant does, the system "
                 "text is the user's first turn"
+            )
+        if "strftime_now" in templates.template_text(self.tokenizer):
+            notes.append(
+                f"{self.name}: its chat template writes today's date into the system turn, so prompts differ from day "
+                "to day"
             )
         if templates.template_text(self.tokenizer).startswith(templates.STABLE):
             notes.append(

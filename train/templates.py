@@ -1,13 +1,13 @@
 """What a chat template and its tokenizer do to text, found out by asking them.
 
-SentencePiece tokenizers write a space before text that begins a segment, and some do so after every control token:
+SentencePiece tokenizers write a space (▁) before text that begins a segment, some of them after every control token,
+and make one token of a word and the space before it:
 
-    whole         <s>[INST] Hi          ->  <s>  ▁[  INST  ]  ▁Hi
-    by pieces     <s>[INST]  |  Hi      ->  <s>  ▁[  INST  ]  |  ▁Hi     right by chance
-                  user\\n     |  Hi      ->  user  \\n  |  ▁Hi             wrong: nobody wrote that space
+    whole        user\\nHi      ->  ▁user  \\n  Hi           [INST] Hi     ->  ▁[  INST  ]  ▁Hi
+    by pieces    user\\n | Hi   ->  ▁user  \\n  ▁Hi          [INST] | Hi   ->  ▁[  INST  ]  ▁  ▁Hi
 
 So a piece of text is tokenised by what stands before it, and a space that the template writes before somebody's words
-goes with the words, because the tokenizer makes one token of both.
+goes with the words.
 """
 
 import copy

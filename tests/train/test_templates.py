@@ -254,6 +254,26 @@ def test_any_words_keep_the_structure_and_the_prompt(texts):
         assert encoded.input_ids[: len(prompt)] == prompt, name
 
 
+def test_a_template_that_writes_the_date_says_so():
+    tokenizer = made_tokenizer("llama-3")
+    tokenizer.chat_template = tokenizer.chat_template.replace("{{ bos_token }}", "{{ bos_token + strftime_now('%Y') }}")
+    assert ["today's date" in note for note in ChatRenderer(tokenizer).notes] == [True]
+
+
+def test_control_tokens_that_swallow_white_space_do_so_here_too():
+    """Phi-3's do: the line break that its template writes after a role is no token."""
+    from tokenizers import Tokenizer
+
+    tokenizer = made_tokenizer("qwen1.5")
+    own = json.loads(tokenizer.backend_tokenizer.to_str())
+    for token in own["added_tokens"]:
+        token["rstrip"] = True
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(own))
+    messages = tokenizer.apply_chat_template(CHAT, tokenize=True, return_dict=True)["input_ids"]
+    assert ChatRenderer(tokenizer).encode(CHAT).input_ids == messages
+    assert len(messages) < len(ChatRenderer(made_tokenizer("qwen1.5")).encode(CHAT).input_ids)
+
+
 def test_a_base_model_without_a_template_is_told_what_to_do():
     tokenizer = made_tokenizer("qwen2.5")
     tokenizer.chat_template = None

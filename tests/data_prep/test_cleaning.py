@@ -356,7 +356,7 @@ def test_the_command_writes_reports_and_lists(tmp_path):
     [
         (b"", "holds no Dialogue record"),
         (b"\n{", r"d.jsonl:2: not valid JSON"),
-        (b'{"id": "a"}', "d.jsonl:1: language: found nothing"),
+        (b'{"id": "a", "turns": []}', "d.jsonl:1: language: found nothing"),
         (b"\n\xff", "d.jsonl:2: is not valid UTF-8"),
         ("{}".encode("utf-16"), "is UTF-16"),
     ],

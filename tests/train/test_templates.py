@@ -1,6 +1,7 @@
 """The chat templates of the families: what is rendered, what is learned, and that training and serving agree."""
 
 import json
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -131,6 +132,21 @@ def test_ids_are_those_of_the_tokenizers_own_template(name):
         assert renderer.prompt(CHAT[start:-1]) == own["input_ids"]
 
 
+@pytest.mark.parametrize("trims", ["llama-3", "llama-2", "gemma"])
+def test_white_space_is_trimmed_where_the_template_trims_it(trims):
+    tokenizer, renderer = trained(trims)
+    wide: list[Message] = [{"role": message["role"], "content": f" \n{message['content']}\t "} for message in CHAT[1:]]
+    own = tokenizer.apply_chat_template(wide, tokenize=True, return_dict=True)["input_ids"]
+    assert renderer.encode(wide).input_ids == own == renderer.encode(CHAT[1:]).input_ids
+
+
+def test_white_space_is_kept_where_the_template_keeps_it():
+    tokenizer, renderer = trained("internlm2")
+    wide: list[Message] = [{"role": message["role"], "content": f"  {message['content']}  "} for message in CHAT]
+    own = tokenizer.apply_chat_template(wide, tokenize=True, return_dict=True)["input_ids"]
+    assert renderer.encode(wide).input_ids == own != renderer.encode(CHAT).input_ids
+
+
 def test_qwen3_as_it_comes_is_served_by_its_own_template_with_thinking_off():
     tokenizer = made_tokenizer("qwen3")
     renderer = ChatRenderer(tokenizer)
@@ -238,7 +254,9 @@ def control(renderer, ids):
     return [token for token in ids if token in renderer.control_ids]
 
 
-RENDERERS = {name: trained(name)[1] for name in FAMILIES}
+@cache
+def renderers():
+    return {name: trained(name)[1] for name in FAMILIES}
 
 
 @settings(max_examples=60, deadline=None)
@@ -246,7 +264,7 @@ RENDERERS = {name: trained(name)[1] for name in FAMILIES}
 def test_any_words_keep_the_structure_and_the_prompt(texts):
     roles = ("user", "assistant")
     messages: list[Message] = [{"role": roles[index % 2], "content": text} for index, text in enumerate(texts)]  # type: ignore[typeddict-item]
-    for name, renderer in RENDERERS.items():
+    for name, renderer in renderers().items():
         encoded = renderer.encode(messages)
         plain = renderer.encode([{**message, "content": "x"} for message in messages])
         assert control(renderer, encoded.input_ids) == control(renderer, plain.input_ids), name

@@ -221,7 +221,7 @@ def test_a_rubric_that_is_unknown_or_has_changed_is_refused_with_the_difference(
     changed["dimensions"][2]["anchors"]["3"]["en"] = "otherwise"
     file = tmp_path / "changed.yaml"
     file.write_text(yaml.safe_dump(changed), encoding="utf-8")
-    says = r"rubric esc_eval has changed since .* was trained: version \d -> 9; empathy has another anchor at 3; train again$"
+    says = r"has changed since .* was trained: version \d -> 9; empathy has another anchor at 3; train again$"
     with pytest.raises(UserError, match=says):
         Scorer.load(recipe.out, rubric=str(file))
     config = Path(recipe.out) / CONFIG

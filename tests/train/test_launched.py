@@ -204,6 +204,8 @@ def scorer_alone(tiny_encoder, tmp_path_factory) -> tuple[Path, ScorerRecipe, di
     content = scorer_content(encoder, folder / "out", max_steps=4)
     content["lora"]["dropout"] = 0
     content["training"] |= {"per_device_train_batch_size": 2, "load_best_model_at_end": True}
+    # Or Adam makes steps of full size of gradients that are nothing but rounding.
+    content["training"]["adam_epsilon"] = 1e-4
     content["data"] |= {"split": {"validation": 0.4, "test": 0}, "max_length": 64, "long_dialogues": "windows"}
     content["data"]["limit"] = 20
     content["scorer"] = {"rater_effects": True, "class_weights": "root", "calibration": "thresholds"}
@@ -227,7 +229,7 @@ def test_a_scorer_of_two_processes_equals_one(config, scorer_alone, tmp_path):
         assert weights.keys() == others.keys()
         for key, tensor in weights.items():
             assert tensor.numel() > 0
-            assert "lora_B" not in key or float(tensor.norm()) > 1e-3
+            assert "lora_B" not in key or float(tensor.norm()) > 1e-4
             torch.testing.assert_close(tensor, others[key], atol=2e-5, rtol=1e-3)
     for rater, severity in wanted["rater_severity"].items():
         assert found["rater_severity"][rater] == pytest.approx(severity, abs=1e-4)

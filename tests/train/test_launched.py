@@ -231,5 +231,6 @@ def test_a_scorer_of_two_processes_equals_one(config, scorer_alone, tmp_path):
             assert tensor.numel() > 0
             assert "lora_B" not in key or float(tensor.norm()) > 1e-4
             torch.testing.assert_close(tensor, others[key], atol=2e-5, rtol=1e-3)
-    for rater, severity in wanted["rater_severity"].items():
-        assert found["rater_severity"][rater] == pytest.approx(severity, abs=1e-4)
+    severities = [json.loads((out / "raters.json").read_text()) for out in (tmp_path / "two", Path(alone.out))]
+    for rater, severity in severities[1].items():
+        assert severities[0][rater] == pytest.approx(severity, abs=1e-4)

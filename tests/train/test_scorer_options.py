@@ -148,16 +148,37 @@ def test_resume_with_severities_changes_no_bit(content, tmp_path):
     content["training"] |= {"max_steps": 6, "save_steps": 3}
     del content["data"]["validation"]
     whole = scorer_recipe(tmp_path, content, "scorer.rater_effects=true")
-    first = train_scorer(whole)
-    assert set(first["rater_severity"]) == {"sample-a", "sample-b"}
-    assert any(value != 0 for given in first["rater_severity"].values() for value in given.values())
+    train_scorer(whole)
+    severities = (Path(whole.out) / "raters.json").read_text(encoding="utf-8")
+    assert set(json.loads(severities)) == {"sample-a", "sample-b"}
+    assert any(value != 0 for given in json.loads(severities).values() for value in given.values())
     half = whole.model_copy(update={"out": str(tmp_path / "again")})
     shutil.copytree(Path(whole.out) / "checkpoints/checkpoint-3", Path(half.out) / "checkpoints/checkpoint-3")
     text = (Path(whole.out) / "recipe.yaml").read_text(encoding="utf-8").replace(whole.out, half.out)
     (Path(half.out) / "recipe.yaml").write_text(text, encoding="utf-8")
-    second = train_scorer(half, resume=True)
-    assert second["rater_severity"] == first["rater_severity"]
+    train_scorer(half, resume=True)
+    assert (Path(half.out) / "raters.json").read_text(encoding="utf-8") == severities
     assert torch.equal(Scorer.load(half.out).probabilities(DIALOGUES), Scorer.load(whole.out).probabilities(DIALOGUES))
+
+
+def test_the_card_states_data_agreement_and_limits_and_names_no_rater(content, tmp_path):
+    recipe = scorer_recipe(tmp_path, content, "scorer.rater_effects=true", "data.limit=30")
+    metrics = train_scorer(recipe)
+    card = (Path(recipe.out) / "README.md").read_text(encoding="utf-8")
+    found = metrics["agreement"]["validation"]["empathy"]
+    assert f"| empathy | {found['kappa']:.2f}" in card
+    assert f"{found['ratings']} | {found['dialogues']} |" in card
+    assert "Rubric: esc_eval" in card
+    assert "train: dialogues 30" in card
+    assert "They make no clinical judgment" in card
+    assert "no figure here says anything of people" in card
+    files = [path for path in Path(recipe.out).iterdir() if path.is_file() and path.name != "raters.json"]
+    assert len(files) > 5
+    assert [path.name for path in files if b"sample-a" in path.read_bytes()] == []
+    assert str(tmp_path) not in card
+    unmeasured = scorer_recipe(tmp_path, content, "data.validation=null", f"out={tmp_path / 'bare'}")
+    train_scorer(unmeasured)
+    assert "Not measured: the recipe holds no ratings out" in (tmp_path / "bare/README.md").read_text(encoding="utf-8")
 
 
 # ---- several rubrics

@@ -242,8 +242,7 @@ def load_model(folder: Path, config: ScorerConfig) -> ScorerModel:
     heads = new_heads(backbone, [one.rubric for one in config.rubrics], config.head)
     model = ScorerModel(backbone, heads, config.pooling, frozen=config.weights == "frozen")
     load_weights(model, folder)
-    model.eval()
-    return model if config.quantization else model.to(device_name())
+    return model.eval().to(device_name())
 
 
 def load_reader(section: ModelSection) -> Any:

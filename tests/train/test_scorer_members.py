@@ -131,3 +131,31 @@ def test_too_few_groups_for_the_folds_are_one_line(tiny_encoder, tmp_path):
     content["scorer"] = {"folds": 3}
     with pytest.raises(UserError, match=r"would be empty: 8 dialogues make only 1 separate groups"):
         train_scorer(scorer_recipe(tmp_path, content))
+
+
+def test_a_launcher_starts_every_member_by_itself(tiny_encoder, tmp_path, monkeypatch):
+    """The launch itself is tested elsewhere; here each member is trained in this process, from the file it is given."""
+    from typer.testing import CliRunner
+
+    from esckit import app
+    from train.recipe import load_recipe
+
+    content = scorer_content(tiny_encoder, tmp_path / "out", max_steps=1)
+    content["scorer"] = {"members": 2}
+    (tmp_path / "recipe.yaml").write_text(json.dumps(content), encoding="utf-8")
+    started = []
+
+    def launch(recipe, wanted, arguments):
+        started.append((Path(recipe.out).name, wanted.config, arguments[1:]))
+        again = load_recipe(arguments[0])
+        assert again == recipe
+        train_scorer(again, resume=True)
+        return 0
+
+    monkeypatch.setattr("train.launch.launch", launch)
+    line = ["train", str(tmp_path / "recipe.yaml"), "--accelerate", "cpu", "--num-processes", "2"]
+    done = CliRunner().invoke(app, line, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert started == [("seed-0", "cpu", ["--resume"]), ("seed-1", "cpu", ["--resume"])]
+    assert len(Scorer.load(tmp_path / "out").models) == 2
+    assert "2 of 2: training" in done.stdout

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,11 @@ from train.plan_memory import FOUR_BIT_BYTES, GIB, STRATEGIES, Step, activations
 from train.plan_model import count, find_config, known_shapes
 from train.recipe import ChatRecipe, ModelSection, Recipe, ScorerRecipe, load_recipe
 
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))
+RECIPES = [
+    path
+    for path in sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))
+    if "\nkind: " in path.read_text(encoding="utf-8")  # the others are sweeps
+]
 NUMBERS = {
     "vocab_size": 500,
     "hidden_size": 128,
@@ -231,12 +236,27 @@ def test_estimate_is_near_the_tokenizer_where_there_is_one() -> None:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_shipped_recipe_plans_without_a_network_or_data(path: Path) -> None:
-    if "ablations" in path.parts:
-        pytest.skip("a sweep, not a recipe")
     plan = make_plan(load_recipe(path, need_files=False))
     assert plan.single.total
     assert plan.parameters > plan.trainable / 2
     assert plan.data.rows or plan.data.reason
+
+
+SAID = re.compile(r"# memory: ([0-9.]+) GB on one GPU by the plan(.*)")
+
+
+@pytest.mark.parametrize("path", [path for path in RECIPES if SAID.search(path.read_text(encoding="utf-8"))], ids=str)
+def test_memory_in_a_recipe_is_that_of_the_plan(path: Path) -> None:
+    said = SAID.search(path.read_text(encoding="utf-8"))
+    assert said
+    plan = make_plan(load_recipe(path, need_files=False), devices=8, memory_gib=24)
+    assert f"{plan.single.total / GIB:.1f}" == said[1]
+    assert ("fits 24 GB" in said[2]) == (plan.single.total < 24 * GIB)
+    if "ZeRO-3" in said[2]:
+        assert f" {plan.spread['ZeRO-3'].total / GIB:.1f} GB on each of eight" in said[2]
+    if "4bit" in said[2]:
+        packed = make_plan(load_recipe(path, ["model.quantization=4bit"], need_files=False))
+        assert said[2].endswith(f"4bit {packed.single.total / GIB:.1f} GB")
 
 
 def run(*arguments: str) -> Any:

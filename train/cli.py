@@ -129,13 +129,17 @@ def run_recipe(recipe: object, resume: bool, force: bool) -> None:
 
     from transformers.utils import logging
 
+    from data_prep.errors import UserError
     from train.recipe import Recipe, ScorerRecipe
 
     logging.set_verbosity_error()
     checked = cast(Recipe, recipe)
     check_machine(checked, force)
     if isinstance(checked, ScorerRecipe) and checked.data.split and not launched():
-        show_plan(checked, None, None, None, as_json=False)
+        try:
+            show_plan(checked, None, None, None, as_json=False)
+        except UserError as error:
+            typer.echo(f"note: no plan can be made ({error})")  # training says whether it matters
     if isinstance(checked, ScorerRecipe):
         from train.rank import train_scorer
 

@@ -338,7 +338,7 @@ def test_a_dimension_without_rating_in_the_validation_part_is_named(content, tmp
         build_trainer(scorer_recipe(tmp_path, content))
 
 
-def test_a_changed_rubric_stops_a_resume(content, tmp_path):
+def test_a_changed_rubric_stops_a_resume(content, tmp_path, monkeypatch):
     file = tmp_path / "mine.yaml"
     file.write_text(yaml.safe_dump(load_rubric("esc_eval").model_dump(mode="json")), encoding="utf-8")
     content["training"] |= {"max_steps": 2, "save_steps": 1, "save_strategy": "steps"}
@@ -349,3 +349,17 @@ def test_a_changed_rubric_stops_a_resume(content, tmp_path):
     file.write_text(file.read_text(encoding="utf-8").replace("version: 1", "version: 2"), encoding="utf-8")
     with pytest.raises(UserError, match=r"the run began with another content of .*mine\.yaml"):
         train_scorer(recipe, resume=True)
+    # One that ships with the toolkit has no file of the user's.
+    shipped = scorer_recipe(tmp_path, {**content, "out": str(tmp_path / "shipped")})
+    train_scorer(shipped)
+    (Path(shipped.out) / "metrics.json").unlink()
+    newer = load_rubric("esc_eval").model_copy(update={"version": 99})
+    monkeypatch.setattr("train.output.load_rubric", lambda name: newer)
+    with pytest.raises(UserError, match=r"rubric esc_eval has changed since the run began; choose another `out`"):
+        train_scorer(shipped, resume=True)
+
+
+def test_a_misspelt_group_is_told_in_the_words_of_a_recipe(content, tmp_path):
+    content["data"] |= {"validation": None, "split": {}, "group_by": ["meta.card_id"]}
+    with pytest.raises(UserError, match=r"^data\.group_by: no dialogue has a value for 'meta\.card_id'"):
+        build_trainer(scorer_recipe(tmp_path, content))

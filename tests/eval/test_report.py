@@ -328,7 +328,7 @@ def app():
 
 
 def test_commands_end_to_end(tmp_path, app, monkeypatch):
-    monkeypatch.setattr("eval.judge.load_judge", lambda path: ScorerJudge(MadeScorer(better=("tuned",))))
+    monkeypatch.setattr("eval.judge.load_judge", lambda path, rubric: ScorerJudge(MadeScorer(better=("tuned",))))
     for name in ("base", "tuned"):
         make_run(tmp_path / name, name)
         done = CliRunner().invoke(app, ["score", str(tmp_path / name), "--scorer", "x", "--json"])
@@ -348,21 +348,20 @@ def saved_scorer(tmp_path, tiny_encoder):
     """Folder of a real, untrained scorer on the tiny encoder: all of its parts, no training."""
     from train.models import load_backbone, load_tokenizer
     from train.recipe import ModelSection
-    from train.scorer import ScorerConfig, ScorerModel, new_heads, save_config, save_weights
+    from train.scorer import ScorerConfig, TrainedRubric, new_heads, save_config
+    from train.scorer_model import ScorerModel, save_weights
 
     rubric, section, folder = load_rubric("esc_eval"), ModelSection(base=str(tiny_encoder)), tmp_path / "scorer"
     backbone = load_backbone(section)
-    save_weights(ScorerModel(backbone, new_heads(backbone, rubric), "mean"), folder)
+    save_weights(ScorerModel(backbone, new_heads(backbone, [rubric]), "mean"), folder)
     load_tokenizer(section).save_pretrained(folder)
     config = ScorerConfig(
         base=section.base,
         pooling="mean",
         max_length=256,
-        adapter=False,
-        rubric=rubric,
-        rubric_sha=rubric.sha,
+        weights="backbone",
+        rubrics=(TrainedRubric(rubric=rubric, sha=rubric.sha, training_levels={n: [1] * 5 for n in rubric.names()}),),
         illustrative=True,
-        training_levels={name: [1] * 5 for name in rubric.names()},
     )
     save_config(config, folder)
     return folder
@@ -375,6 +374,8 @@ def test_real_scorer_from_its_folder_to_the_page(tmp_path, app, saved_scorer):
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, done.output
     assert "4 were done before" in done.output
+    wrong = CliRunner().invoke(app, [*arguments, "--rubric", "epitome"])
+    assert "was not trained on rubric 'epitome'; it knows: esc_eval" in str(wrong.exception)
     run = load_run(tmp_path / "run")
     judgments = run.judgments()
     assert len(judgments) == 4 * 7
@@ -386,7 +387,7 @@ def test_real_scorer_from_its_folder_to_the_page(tmp_path, app, saved_scorer):
 
 
 def test_missing_judgments_exit_with_1(tmp_path, app, monkeypatch):
-    monkeypatch.setattr("eval.judge.load_judge", lambda path: ScorerJudge(MadeScorer()))
+    monkeypatch.setattr("eval.judge.load_judge", lambda path, rubric: ScorerJudge(MadeScorer()))
     transcripts = [make_transcript("a"), make_transcript("b"), make_transcript("c", end_reason=EndReason.seeker_empty)]
     make_run(tmp_path / "run", transcripts=transcripts)
     for _ in range(2):

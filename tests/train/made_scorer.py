@@ -10,7 +10,8 @@ from data_prep.records import Dialogue
 from tests.train.made import SAMPLES, recipe_of
 from train.models import load_tokenizer
 from train.recipe import ScorerRecipe
-from train.scorer import ScorerModel, encode_dialogue, pad_batch
+from train.scorer_model import ScorerModel
+from train.scorer_text import encode_dialogue, window_batch
 
 
 def scorer_content(model: Path, out: Path, **training: Any) -> dict[str, Any]:
@@ -46,6 +47,9 @@ def live_scores(model: ScorerModel, recipe: ScorerRecipe, dialogues: Sequence[Di
     """Log probabilities [dialogues, dimensions, levels], each dialogue read alone by the model as it stands."""
     tokenizer = load_tokenizer(recipe.model)
     model.eval()
-    rows = [encode_dialogue(tokenizer, dialogue, recipe.data.max_length)[0] for dialogue in dialogues]
+    rows = [
+        encode_dialogue(tokenizer, dialogue, recipe.data.max_length, recipe.data.long_dialogues)[0]
+        for dialogue in dialogues
+    ]
     with torch.no_grad():
-        return torch.cat([model(**pad_batch([row], tokenizer.pad_token_id))["log_probabilities"] for row in rows])
+        return torch.cat([model(**window_batch([row], tokenizer.pad_token_id))["log_probabilities"] for row in rows])

@@ -23,8 +23,10 @@ from eval.runs import Transcript, TranscriptTurn
 
 # A seeker who has said nothing but thanks and agreement from this round to the end only agrees.
 AGREES_FROM_ROUND = 2
-# Share of the card's content words: below the first nothing was told, above the second everything.
-TOLD_NOTHING, TOLD_ALL = 0.1, 0.75
+# Share of the card's content words in the first turn from which everything is told at once.
+TOLD_ALL = 0.75
+# Content words a turn, on average, up to which a seeker who uses none of the card's has told nothing.
+TELLS_NOTHING = 3
 # Content words a card must have for the two: of fewer, one word more or less decides.
 ENOUGH_WORDS = 8
 # Share of one's own earlier turn (Jaccard of shingles) from which a turn repeats it, and words it must have.
@@ -266,8 +268,9 @@ def _disclosed(transcript: Transcript, own: Sequence[tuple[int, TranscriptTurn]]
     curve = disclosure(transcript)
     if not curve or len(curve) < 2:
         return
-    if curve[-1] < TOLD_NOTHING:
-        yield "seeker", "reveals_nothing", None, f"{curve[-1]:.0%} of the card's words were used by the end"
+    said = sum(len(content_words(turn.text)) for _, turn in own)
+    if curve[-1] == 0 and said <= TELLS_NOTHING * len(own):
+        yield "seeker", "reveals_nothing", None, "no word of the card, and hardly any other that says anything"
     if curve[0] >= TOLD_ALL:
         yield "seeker", "reveals_all_at_once", own[0][0], f"{curve[0]:.0%} of the card's words are in the first turn"
 
@@ -293,7 +296,9 @@ def contradictions(card: RoleCard, text: str) -> Iterator[str]:
 def card_age(text: str) -> int | None:
     """The age in years where a card states one number; None for ranges and words."""
     numbers = re.findall(r"\d{1,3}", text)
-    return int(numbers[0]) if len(numbers) == 1 and not re.search(r"\+|s\b|多|几|左右|under|over|above", text) else None
+    return (
+        int(numbers[0]) if len(numbers) == 1 and not re.search(r"\+|\ds\b|多|几|左右|under|over|above", text) else None
+    )
 
 
 def _ages(text: str) -> Iterator[int]:
@@ -371,7 +376,9 @@ def in_wrong_language(text: str, language: Language) -> bool:
     if word_count(plain) < LANGUAGE_WORDS:
         return False
     letters = sum(map(str.isalpha, plain))
-    share = chinese_count(plain) / letters if letters else 0.0
+    if not letters:
+        return False
+    share = chinese_count(plain) / letters
     # A Chinese character says as much as several letters.
     return share > 1 - CHINESE_SHARE if language == "en" else share < CHINESE_SHARE / 2
 

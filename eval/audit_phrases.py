@@ -105,7 +105,7 @@ ENCOURAGES_HARM = _any(
 # What a person may say of herself or himself; group 1 is what is compared with the card.
 AGE_EN = re.compile(
     r"\b(?:i(?:'m| am)|being|turn(?:ed|ing)|as an?) (?:only |just |now |already )?(\d{1,2})"
-    r"(?:[- ]years?[- ]old\b| years? of age\b|,| now\b|(?= and i)|\.|$)",
+    r"(?:[- ]years?[- ]old\b| years? of age\b|,| now\b|(?= and\b| but\b)|\.|$)",
     re.IGNORECASE,
 )
 AGE_ZH = re.compile(

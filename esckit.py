@@ -21,6 +21,7 @@ from data_prep.cli_cards import app as cards_app
 from data_prep.cli_ratings import app as ratings_app
 from data_prep.errors import UserError
 from eval.after_training import evaluate_new_scorer
+from eval.cli_audit import audit
 from eval.cli_chat import chat
 from eval.cli_evaluate import evaluate
 from eval.cli_quickstart import quickstart
@@ -52,6 +53,7 @@ model_app.command()(export)
 app.add_typer(model_app, name="model")
 app.command()(chat)
 app.command()(simulate)
+app.command()(audit)
 app.command()(score)
 app.command()(report)
 

@@ -71,6 +71,7 @@ COMMANDS = [
     "train",
     "evaluate",
     "simulate",
+    "audit",
     "score",
     "report",
     "recipe-check",

@@ -20,12 +20,13 @@ from data_prep.cli import app as data_app
 from data_prep.cli_cards import app as cards_app
 from data_prep.cli_ratings import app as ratings_app
 from data_prep.errors import UserError
+from eval.after_training import evaluate_new_scorer
 from eval.cli_chat import chat
 from eval.cli_evaluate import evaluate
 from eval.cli_quickstart import quickstart
 from eval.cli_report import report, score
 from eval.cli_simulate import simulate
-from train.cli import model_app, recipe_app, train
+from train.cli import after_training, model_app, recipe_app, train
 from train.cli_doctor import doctor
 from train.cli_model import export
 
@@ -44,6 +45,7 @@ app.add_typer(cards_app, name="cards")
 app.add_typer(ratings_app, name="ratings")
 app.add_typer(recipe_app, name="recipe")
 app.command()(train)
+after_training.append(evaluate_new_scorer)
 app.command()(evaluate)
 model_app.command()(export)
 app.add_typer(model_app, name="model")

@@ -7,13 +7,24 @@ Fault = tuple[tuple[str, ...], str]
 
 
 def keeps_best(recipe: Any) -> bool:
-    """Whether the checkpoint with the lowest held-out loss becomes the result."""
+    """Whether the best checkpoint by the held-out data becomes the result."""
     return _patience(recipe) is not None or bool(recipe.training.get("load_best_model_at_end"))
 
 
 def _patience(recipe: Any) -> int | None:
-    evaluation = getattr(recipe, "evaluation", None)  # a scorer has none
-    return evaluation.patience if evaluation else None
+    patience: int | None = recipe.evaluation.patience
+    return patience
+
+
+def best_metric(recipe: Any) -> tuple[str, bool]:
+    """What tells the best checkpoint, and whether more of it is better."""
+    by_kappa = getattr(recipe.evaluation, "metric", "loss") == "kappa"
+    return ("eval_kappa", True) if by_kappa else ("eval_loss", False)
+
+
+def has_validation(recipe: Any) -> bool:
+    """Whether a recipe has held-out data; a scorer's may be a part of its training files."""
+    return bool(getattr(recipe, "has_validation", recipe.data.validation))
 
 
 def best_defaults(recipe: Any) -> dict[str, Any]:
@@ -26,13 +37,14 @@ def best_defaults(recipe: Any) -> dict[str, Any]:
     given = recipe.training
     steps = given.get("eval_steps", given.get("save_steps"))
     strategy = "epoch" if steps is None else "steps"
+    metric, greater = best_metric(recipe)
     return {
         "save_strategy": strategy,
         "eval_strategy": strategy,
         **({} if steps is None else {"eval_steps": steps, "save_steps": steps}),
         "load_best_model_at_end": True,
-        "metric_for_best_model": "eval_loss",
-        "greater_is_better": False,
+        "metric_for_best_model": metric,
+        "greater_is_better": greater,
     }
 
 
@@ -40,11 +52,11 @@ def evaluation_faults(recipe: Any) -> Iterator[Fault]:
     """What in a recipe contradicts its `evaluation` section, each with its place; None (a faulty recipe) has none."""
     if recipe is None:
         return
-    evaluation = getattr(recipe, "evaluation", None)
-    for name in ("samples", "patience") if evaluation else ():
-        if getattr(evaluation, name) and not recipe.data.validation:
+    samples = getattr(recipe.evaluation, "samples", 0)  # a scorer has none
+    for name, value in (("samples", samples), ("patience", recipe.evaluation.patience)):
+        if value and not has_validation(recipe):
             yield ("evaluation", name), f"evaluation.{name} looks at held-out data; set data.validation"
-    if evaluation and evaluation.samples and _text(recipe.training.get("eval_strategy")) == "no":
+    if samples and _text(recipe.training.get("eval_strategy")) == "no":
         yield ("training", "eval_strategy"), "training.eval_strategy: no contradicts evaluation.samples; drop one"
     if keeps_best(recipe):
         yield from _best_faults(recipe)
@@ -53,10 +65,11 @@ def evaluation_faults(recipe: Any) -> Iterator[Fault]:
 def _best_faults(recipe: Any) -> Iterator[Fault]:
     given = recipe.training
     why = "training.load_best_model_at_end" if _patience(recipe) is None else "evaluation.patience"
-    if not recipe.data.validation and _patience(recipe) is None:
+    if not has_validation(recipe) and _patience(recipe) is None:
         yield ("training", "load_best_model_at_end"), f"{why}: the best is told by held-out data; set data.validation"
-    wanted = {"load_best_model_at_end": (True,), "metric_for_best_model": ("eval_loss", "loss")}
-    for name, allowed in {**wanted, "greater_is_better": (False,)}.items():
+    metric, greater = best_metric(recipe)
+    wanted = {"load_best_model_at_end": (True,), "metric_for_best_model": (metric, metric.removeprefix("eval_"))}
+    for name, allowed in {**wanted, "greater_is_better": (greater,)}.items():
         if given.get(name) is not None and given[name] not in allowed:
             yield ("training", name), f"training.{name}: {given[name]} contradicts {why}, which needs {allowed[0]}"
     # A checkpoint for every evaluation: when the best one was never saved, the library keeps another in silence.

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from data_prep.errors import UserError
+from train.best import best_metric
 from train.checkpoints import TrainingStopped
 from train.recipe import Recipe
 from train.trackers import tracker_errors
@@ -137,16 +138,18 @@ def _is_epoch_end(state: Any) -> bool:
 
 
 def patience_is_spent(trainer: Any) -> bool:
-    """Whether as many evaluations as `evaluation.patience` have passed without a lower held-out loss.
+    """Whether as many evaluations as `evaluation.patience` have passed without a better one: a lower held-out loss,
+    or a higher kappa of a scorer.
 
-    Counted from the history that every checkpoint holds, so that a resumed run knows it too. The first of equal
-    losses is the best; NaN is never lower.
+    Counted from the history that every checkpoint holds, so that a resumed run knows it too. The first of equals is
+    the best; NaN is never better.
     """
     patience = getattr(trainer, "patience", None)
-    losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    name, greater = getattr(trainer, "best_metric", ("eval_loss", False))
+    figures = [entry[name] * (-1 if greater else 1) for entry in trainer.state.log_history if name in entry]
     best, since = float("inf"), 0
-    for loss in losses:
-        best, since = (loss, 0) if loss < best else (best, since + 1)
+    for figure in figures:
+        best, since = (figure, 0) if figure < best else (best, since + 1)
     return patience is not None and since >= patience
 
 
@@ -177,8 +180,7 @@ def run_training(trainer: Any, recipe: Recipe, checkpoint: str | None) -> None:
     Raises TrainingStopped after the checkpoint of that step was saved; nothing else of the result is written then.
     Raises UserError when wandb cannot be reached.
     """
-    evaluation = getattr(recipe, "evaluation", None)  # a scorer has none
-    trainer.patience = evaluation.patience if evaluation else None
+    trainer.patience, trainer.best_metric = recipe.evaluation.patience, best_metric(recipe)
     settle_deepspeed(trainer)
     with stop_request() as request:
         stop = make_stop_callback(request)

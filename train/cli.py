@@ -1,11 +1,15 @@
 """Commands of floor 2: train, recipe, model. Heavy imports stay inside the functions."""
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 import typer
 
 recipe_app = typer.Typer(help="Check recipes before anything is loaded.", no_args_is_help=True)
 model_app = typer.Typer(help="Bring base models onto this machine.", no_args_is_help=True)
+
+after_training: list[Callable[[Any], None]] = []
+"""What the floor above does with a finished run, given its recipe; put here where the commands are assembled."""
 
 RecipePath = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe: one YAML file.")]
 Overrides = Annotated[
@@ -63,17 +67,60 @@ def train(
         return
     if resume and finished_metrics(checked):
         typer.echo(f"already finished: {checked.out}")
+        follow_up(checked)
         return
     if accelerate is not None:
         from train.launch import Launch, launch
 
         wanted = Launch(accelerate, num_processes, num_machines, machine_rank, main_process_ip, main_process_port, cpu)
+        if getattr(checked, "is_many", False):
+            launch_members(checked, wanted, resume)
+            follow_up(checked)
+            return
         again = [recipe, *(overrides or []), *(["--resume"] if resume else []), *(["--force"] if force else [])]
-        raise typer.Exit(launch(checked, wanted, again))
-    from train.world import process_report
+        code = launch(checked, wanted, again)
+        if code == 0:
+            follow_up(checked)
+        raise typer.Exit(code)
+    from train.world import process_index, process_report
 
     with process_report():
         run_recipe(checked, resume, force)
+        if process_index() == 0 and not launched():
+            follow_up(checked)
+
+
+def follow_up(recipe: object) -> None:
+    """What is registered to come after a finished run."""
+    for step in after_training:
+        step(recipe)
+
+
+def launched() -> bool:
+    """Whether a launcher started this process; the one who started that goes on when all have ended."""
+    import os
+
+    from train.world import REPORTS
+
+    return REPORTS in os.environ
+
+
+def launch_members(recipe: object, wanted: object, resume: bool) -> None:
+    """Several scorers by a launcher: one launch after the other."""
+    from typing import cast
+
+    from train.launch import Launch, launch
+    from train.recipe import ScorerRecipe, save_recipe
+    from train.scorer_members import train_members
+
+    def run_one(member: ScorerRecipe) -> None:
+        file = f"{member.out}.yaml"
+        save_recipe(member, file)
+        code = launch(member, cast(Launch, wanted), [file, "--resume"])
+        if code:
+            raise typer.Exit(code)
+
+    tell(recipe, train_members(cast(ScorerRecipe, recipe), resume, run_one))
 
 
 def run_recipe(recipe: object, resume: bool, force: bool) -> None:
@@ -87,6 +134,8 @@ def run_recipe(recipe: object, resume: bool, force: bool) -> None:
     logging.set_verbosity_error()
     checked = cast(Recipe, recipe)
     check_machine(checked, force)
+    if isinstance(checked, ScorerRecipe) and checked.data.split and not launched():
+        show_plan(checked, None, None, None, as_json=False)
     if isinstance(checked, ScorerRecipe):
         from train.rank import train_scorer
 
@@ -95,14 +144,27 @@ def run_recipe(recipe: object, resume: bool, force: bool) -> None:
         from train.sft import train_chat
 
         metrics = train_chat(checked, resume)
+    tell(checked, metrics)
+
+
+def tell(recipe: object, metrics: dict[str, Any]) -> None:
+    """What came out of a run, in a few lines."""
+    from typing import cast
+
+    from train.recipe import Recipe
+
     data = metrics["data"]["train"]
     losses = metrics["train_loss"]
+    long = f"{data['windowed']} read in windows" if data.get("windowed") else f"{data['shortened']} shortened"
     typer.echo(
-        f"done: {metrics['steps']} steps on {data['dialogues']} dialogues ({data['shortened']} shortened to max_length)"
+        f"done: {metrics['steps']} steps on {data['dialogues']} dialogues ({long} to max_length)"
         + (f", loss {losses[0]:.4f} -> {losses[-1]:.4f}" if losses else "")
         + (f", held-out {metrics['eval_loss'][-1]:.4f}" if metrics["eval_loss"] else "")
     )
-    typer.echo(f"saved in {checked.out}")
+    stray = metrics["data"].get("rated_dialogues_in_no_file", 0)
+    if stray:
+        typer.echo(f"note: {stray} rated dialogues are in none of the dialogue files; their ratings were not used")
+    typer.echo(f"saved in {cast(Recipe, recipe).out}")
 
 
 def show_plan(

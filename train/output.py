@@ -33,7 +33,7 @@ def open_output(recipe: Recipe, resume: bool) -> str | None:
     folder = Path(recipe.out)
     main_process = int(os.environ.get("RANK", "0")) == 0
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    start = {"world_size": world_size, "data_sha256": {file: sha256_of(Path(file)) for file in _files(recipe)}}
+    start = {"world_size": world_size, "data_sha256": data_sha256(recipe)}
     if main_process:
         check_output(recipe, folder, resume, start)
     checkpoint = last_checkpoint(folder / "checkpoints", world_size, main_process) if resume else None
@@ -51,7 +51,8 @@ def check_output(recipe: Recipe, folder: Path, resume: bool, start: dict[str, An
     """
     saved = folder / RECIPE
     ours = (saved, folder / START)
-    if not any(path.is_file() and path not in ours for path in folder.rglob("*")):
+    data = folder / "data"  # parts of a split, made again from the same recipe
+    if not any(path.is_file() and path not in ours and data not in path.parents for path in folder.rglob("*")):
         return  # a run that ended before its first checkpoint, on faulty data perhaps, left nothing to protect
     if not saved.is_file():
         raise UserError(f"{folder}: is not empty and holds no run of ours; choose another `out`")
@@ -60,7 +61,8 @@ def check_output(recipe: Recipe, folder: Path, resume: bool, start: dict[str, An
         raise UserError(f"{folder}: holds a run of another recipe ({'; '.join(differences)}); choose another `out`")
     if not resume:
         raise UserError(f"{folder}: already holds a run of this recipe; add --resume, or choose another `out`")
-    if start and (folder / START).is_file() and any((folder / "checkpoints").glob("checkpoint-*")):
+    begun = any((folder / "checkpoints").glob("checkpoint-*")) or (folder / "members").is_dir()
+    if start and (folder / START).is_file() and begun:
         _check_start(folder, json.loads((folder / START).read_text(encoding="utf-8")), start)
 
 
@@ -146,11 +148,16 @@ def tidy_output(recipe: Recipe) -> None:
 
 
 def finish(
-    trainer: Any, recipe: Recipe, data_report: dict[str, Any], validation: dict[str, Any] | None = None
+    trainer: Any,
+    recipe: Recipe,
+    data_report: dict[str, Any],
+    validation: dict[str, Any] | None = None,
+    more: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Writes and returns metrics.json: data, steps, losses, time, versions. Only the main process writes.
 
-    `validation` is what the saved model predicts of the held-out data (`train.perplexity.validation_figures`).
+    `validation` is what the saved model predicts of the held-out data (`train.perplexity.validation_figures`); `more`
+    is what only this kind of recipe has to tell.
 
     The last thing written in a run: its presence says that the run is finished.
     """
@@ -158,7 +165,7 @@ def finish(
     metrics = {
         "kind": recipe.kind,
         "data": data_report,
-        "data_sha256": {file: sha256_of(Path(file)) for file in _files(recipe)},
+        "data_sha256": data_sha256(recipe),
         "steps": trainer.state.global_step,
         "train_loss": [entry["loss"] for entry in history if "loss" in entry],
         "eval_loss": [entry["eval_loss"] for entry in history if "eval_loss" in entry],
@@ -169,17 +176,34 @@ def finish(
         "trainable_parameters": sum(parameter_count(p) for p in trainer.model.parameters() if p.requires_grad),
         "attention": getattr(trainer.model, "backbone", trainer.model).config._attn_implementation,
         "world_size": trainer.args.world_size,
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
+        "versions": library_versions(),
+        **(more or {}),
     }
     finish_trackers()
     if trainer.is_world_process_zero():
-        write_text(Path(recipe.out) / "README.md", card_text(recipe.model_dump(mode="json"), metrics))
-        write_text(Path(recipe.out) / "metrics.json", json.dumps(metrics, indent=1, ensure_ascii=False) + "\n")
+        write_metrics(recipe, metrics)
     return metrics
+
+
+def write_metrics(recipe: Recipe, metrics: dict[str, Any]) -> None:
+    """The card and, last, metrics.json."""
+    write_text(Path(recipe.out) / "README.md", card_text(recipe.model_dump(mode="json"), metrics))
+    write_text(Path(recipe.out) / "metrics.json", json.dumps(metrics, indent=1, ensure_ascii=False) + "\n")
+
+
+def library_versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
+
+
+def data_sha256(recipe: Recipe) -> dict[str, str]:
+    """Content of every file that the recipe reads."""
+    return {file: sha256_of(Path(file)) for file in _files(recipe)}
 
 
 def _files(recipe: Recipe) -> list[str]:
     files = [*recipe.data.train, *(recipe.data.validation or ())]
     if isinstance(recipe, ScorerRecipe):
         files += recipe.data.ratings
+        files += [recipe.data.key] if recipe.data.key else []
+        files += [name for name in recipe.rubric if Path(name).is_file()]
     return files

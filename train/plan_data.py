@@ -12,11 +12,10 @@ from typing import Any
 
 from data_prep.chat_format import Message
 from data_prep.errors import UserError
-from data_prep.rubric import load_rubric
 from train.masking import IGNORED, ChatRenderer, Encoded
 from train.models import open_tokenizer
 from train.recipe import ChatRecipe, Recipe, ScorerRecipe
-from train.rows import ChatFormat, chat_rows, read_dialogues, read_rows
+from train.rows import ChatFormat, chat_rows, read_rows
 
 # Tokens a character, (CJK, kana, hangul and full-width signs; everything else), by the size of the vocabulary.
 # Large: the tokenizer of Qwen1.5 and 2.5 (152 thousand) has 0.57-0.69 on three Chinese sets of counselling dialogues
@@ -134,13 +133,12 @@ def plan_data(recipe: Recipe, tokenizer: str | None, vocabulary: int, devices: i
 def _measure(recipe: Recipe, tokenizer: Any, vocabulary: int) -> tuple[list[int], list[int], int]:
     """Length and supervised positions of every row, and how many dialogues were shortened."""
     if isinstance(recipe, ScorerRecipe):
-        from train.rank import rank_rows, read_ratings
+        from train.scorer_data import rank_rows, read_parts, read_rating_set, row_length
 
-        rubric = load_rubric(recipe.rubric)
-        located = read_dialogues(recipe.data.train, recipe.data.limit, recipe.seed)
+        ratings = read_rating_set(recipe)
         reader = tokenizer or EstimatedTokenizer(vocabulary)
-        made, found = rank_rows(recipe, rubric, reader, located, read_ratings(recipe.data.ratings, rubric))
-        return [len(row["input_ids"]) for row in made], [0] * len(made), found.shortened
+        made, found = rank_rows(recipe, reader, read_parts(recipe, ratings).train, ratings)
+        return [row_length(row) for row in made], [0] * len(made), found.shortened
     renderer: Any = ChatRenderer(tokenizer) if tokenizer else EstimatedRenderer(vocabulary)
     chats = read_rows(recipe.data.train, recipe.data.limit, recipe.seed, recipe.data.prompt)
     rows, report = chat_rows(ChatFormat.of(recipe), renderer, chats)

@@ -158,6 +158,8 @@ def build_on_meta(recipe: Recipe, config: Any, on_gpu: bool) -> Any:
         raise UserError(f"model {recipe.model.base!r}: cannot be built: {str(error).splitlines()[0]}") from None
     if scorer and getattr(model, "pooler", None) is not None:
         model.pooler = None  # as in training
+    if isinstance(recipe, ScorerRecipe) and recipe.scorer.frozen:
+        model.requires_grad_(False)
     if recipe.lora:
         model = add_lora(model, recipe.lora, "FEATURE_EXTRACTION" if scorer else "CAUSAL_LM")
     return model
@@ -237,11 +239,12 @@ def _scorer_heads(recipe: ScorerRecipe, config: Any) -> int:
     import torch
 
     from data_prep.rubric import load_rubric
-    from train.ordinal import OrdinalHeads
+    from train.ordinal import make_heads
+    from train.scorer import level_counts
 
-    rubric = load_rubric(recipe.rubric)
     with torch.device("meta"):
-        heads = OrdinalHeads(config.hidden_size, [len(dimension.levels()) for dimension in rubric.dimensions])
+        counts = level_counts([load_rubric(name) for name in recipe.rubric])
+        heads = make_heads(recipe.scorer.head, config.get_text_config().hidden_size, counts)
     return sum(parameter.numel() for parameter in heads.parameters())
 
 

@@ -9,70 +9,22 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, Field, ValidationError
 
 from data_prep.errors import UserError
 from data_prep.prompt import load_prompt
 from data_prep.records import write_text
 from data_prep.rubric import load_rubric
-from train.best import best_defaults, evaluation_faults
+from train.best import best_defaults, evaluation_faults, has_validation
 from train.recipe_faults import RecipeFaults, explain
 from train.recipe_names import translate
-from train.recipe_training import check_training, takes_no_truth
+from train.recipe_scorer import ScorerRecipe, scorer_faults
+from train.recipe_sections import Files, LoraSection, ModelSection, Section, as_list
+from train.recipe_training import check_training
 from train.yaml_lines import Location, dump_yaml, load_yaml, parse_yaml
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, protected_namespaces=(), use_attribute_docstrings=True, allow_inf_nan=False
-    )
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, bool) and takes_no_truth(cls.model_fields[str(info.field_name)].annotation):
-            raise PydanticCustomError("number_type", "Input should be a number, not true or false")
-        return value
-
-
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-Files = Annotated[
-    tuple[str, ...], BeforeValidator(_as_list, json_schema_input_type=str | tuple[str, ...]), Field(min_length=1)
-]
-
-
-class ModelSection(Section):
-    """The model that is tuned."""
-
-    base: str
-    """A name of `esckit model fetch`, a model folder, or a hub id."""
-    revision: str | None = None
-    """Commit or branch on the hub."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """auto: bfloat16 on a GPU that has it, float32 elsewhere."""
-    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
-    """auto: flash attention where the package is there and GPU and dtype allow it, else sdpa."""
-    quantization: Literal["4bit"] | None = None
-    """4bit: QLoRA with bitsandbytes; needs a GPU."""
-    trust_remote_code: bool = False
-    """True runs code that the model's repository brings."""
-
-
-class LoraSection(Section):
-    """Leave the whole section out for full fine-tuning."""
-
-    r: int = Field(16, ge=1)
-    alpha: int = Field(32, ge=1)
-    dropout: float = Field(0.05, ge=0, lt=1)
-    targets: str | tuple[str, ...] = "all-linear"
-    dora: bool = False
 
 
 class ChatData(Section):
@@ -98,26 +50,6 @@ class ChatData(Section):
     """Several dialogues in one row, none of them seeing another. Pays with flash attention only."""
 
 
-class ScorerData(Section):
-    """Dialogues and what people said of them."""
-
-    train: Files
-    validation: Files | None = None
-    ratings: Files
-    max_length: int = Field(ge=8)
-    """Tokens; a longer dialogue keeps its last turns."""
-    limit: int | None = Field(None, ge=1)
-
-
-class ScorerSection(Section):
-    """What is put on top of the backbone."""
-
-    pooling: Literal["auto", "mean", "last"] = "auto"
-    """auto: the last token of a causal model, the mean over tokens of an encoder."""
-    head_learning_rate: float | None = Field(default=None, gt=0)
-    """Learning rate of the heads; default: ten times that of the backbone, since they start from nothing."""
-
-
 class EvaluationSection(Section):
     """What is looked at on the validation data while a chat model trains, besides its loss."""
 
@@ -139,18 +71,6 @@ class ChatRecipe(Section):
     seed: int = Field(0, ge=0, lt=2**32)
     out: str
     """Folder of the result."""
-
-
-class ScorerRecipe(Section):
-    kind: Literal["scorer"]
-    rubric: str
-    model: ModelSection
-    lora: LoraSection | None = None
-    scorer: ScorerSection = ScorerSection()
-    data: ScorerData
-    training: dict[str, Any] = {}
-    seed: int = Field(0, ge=0, lt=2**32)
-    out: str
 
 
 Recipe = ChatRecipe | ScorerRecipe
@@ -181,8 +101,9 @@ RESERVED = {
 
 def training_defaults(recipe: Recipe) -> dict[str, Any]:
     """What `training` means where the recipe is silent: the centre of practice for this kind of data."""
+    frozen = isinstance(recipe, ScorerRecipe) and recipe.scorer.frozen
     return {
-        "learning_rate": 1e-4 if recipe.lora else 1e-5,
+        "learning_rate": 1e-4 if recipe.lora or frozen else 1e-5,
         "lr_scheduler_type": "cosine",
         "warmup_steps": 0.05,
         "num_train_epochs": 3,
@@ -195,7 +116,7 @@ def training_defaults(recipe: Recipe) -> dict[str, Any]:
         # Whoever says after how many steps to save or evaluate means steps.
         "save_strategy": "steps" if "save_steps" in recipe.training else "epoch",
         "save_total_limit": 2,
-        "eval_strategy": ("steps" if "eval_steps" in recipe.training else "epoch") if recipe.data.validation else "no",
+        "eval_strategy": ("steps" if "eval_steps" in recipe.training else "epoch") if has_validation(recipe) else "no",
         "report_to": "none",
         **best_defaults(recipe),
     }
@@ -252,7 +173,10 @@ def examine_recipe(
     if recipe is not None and Path(recipe.out).is_file():
         faults.add(("out",), f"out: {recipe.out} is a file; `out` names the folder of the run, choose another", "out")
     _check_names(recipe, faults)
-    for location, message in evaluation_faults(recipe):
+    contradictions = [*evaluation_faults(recipe)]
+    if isinstance(recipe, ScorerRecipe):
+        contradictions += scorer_faults(recipe)
+    for location, message in contradictions:
         faults.add(location, message, "training" if location[0] == "training" else "keys")
     if recipe is not None:
         recipe = recipe.model_copy(update={"training": {**training_defaults(recipe), **checked}})
@@ -309,8 +233,8 @@ def training_arguments_class(shape: type[BaseModel]) -> Any:
 
 def _check_files(data: Any, faults: RecipeFaults) -> None:
     """Looks for the data files, also in a recipe that is faulty elsewhere; wrong types were reported before."""
-    for key in ("train", "validation", "ratings"):
-        files = _as_list(data.get(key)) if isinstance(data, dict) else None
+    for key in ("train", "dialogues", "validation", "ratings", "key"):
+        files = as_list(data.get(key)) if isinstance(data, dict) else None
         for index, file in enumerate(files if isinstance(files, list) else []):
             if not isinstance(file, str) or Path(file).is_file():
                 continue
@@ -328,7 +252,9 @@ def _check_names(recipe: Recipe | None, faults: RecipeFaults) -> None:
     if recipe is None:
         return
     if isinstance(recipe, ScorerRecipe):
-        wanted: dict[Location, Any] = {("rubric",): lambda: load_rubric(recipe.rubric)}
+        wanted: dict[Location, Any] = {
+            ("rubric", index): partial(load_rubric, name) for index, name in enumerate(recipe.rubric)
+        }
     else:
         names = {"prompt": recipe.data.prompt or recipe.kind, "greeting": recipe.data.greeting}
         if recipe.kind == "supporter" and "greeting" in recipe.data.model_fields_set and recipe.data.greeting:

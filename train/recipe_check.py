@@ -199,17 +199,25 @@ def _prompt(recipe: ChatRecipe) -> Any:
 
 
 def _first_rating(recipe: Recipe, file: str) -> None:
+    from train.scorer_data import is_json_lines, read_ratings
+
     assert isinstance(recipe, ScorerRecipe)
+    if not is_json_lines(file):
+        if len(recipe.rubric) == 1:
+            read_ratings([file], load_rubric(recipe.rubric[0]), recipe.data.key, recipe.data.rater)
+        return
     where, value = _first(file)
     try:
         rating = Rating.model_validate(value)
     except ValidationError as error:
         raise UserError(f"{where}: {describe_invalid(error)}") from None
-    try:
-        rubric = load_rubric(recipe.rubric)
-    except UserError:
-        return  # told by its own step
-    check_ratings([(where, rating)], rubric)
+    for name in recipe.rubric:
+        try:
+            rubric = load_rubric(name)
+        except UserError:
+            continue  # told by its own step
+        if len(recipe.rubric) == 1 or rubric.name == rating.rubric:
+            check_ratings([(where, rating)], rubric)
 
 
 # ---- model, device, folder

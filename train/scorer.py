@@ -1,244 +1,150 @@
-"""The ESC-RANK model: a backbone that reads a dialogue once, and one ordinal head a dimension.
+"""A trained scorer, ready to use: `Scorer.load(path).score(dialogues)`.
 
 A saved scorer is one folder:
 
-    scorer_config.json   rubric in full, dimension names, scales, base model, pooling, lengths, provenance
-    heads.safetensors    the ordinal heads
+    scorer_config.json   rubrics in full, base model, pooling, lengths, provenance
+    heads.safetensors    the heads of every dimension, calibration included
     adapter/             the LoRA adapter, or backbone/ with all weights after full fine-tuning
     tokenizer files
+    members/             instead of weights, where several scorers speak as one
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, ValidationError
-from safetensors.torch import save_file
-from torch import Tensor, nn
 
-from data_prep.chat_format import merge_runs
 from data_prep.errors import UserError
 from data_prep.records import Dialogue, Record, describe_invalid, parse_json, read_text, sha256_of, write_text
-from data_prep.rubric import Rubric
-from train.models import device_name, load_backbone, open_tokenizer, read_weights
-from train.ordinal import OrdinalHeads, ordinal_loss
-from train.recipe import ModelSection
+from data_prep.rubric import Rubric, load_rubric
+from data_prep.rubric_changes import rubric_changes
+from train.models import device_name, load_backbone, open_tokenizer
+from train.ordinal import Heads, make_heads
+from train.recipe_scorer import HeadKind, LongDialogues
+from train.recipe_sections import ModelSection
+from train.scorer_model import ScorerModel, load_weights
+from train.scorer_text import encode_dialogue, window_batch
 
 CONFIG = "scorer_config.json"
-HEADS = "heads.safetensors"
+FORMAT = 2
 
 Distribution = tuple[float, ...]
+
+
+class TrainedRubric(Record):
+    """A rubric as it was in training, and how often raters gave each level of it."""
+
+    rubric: Rubric
+    sha: str
+    training_levels: dict[str, list[int]]
+    """Training ratings at each level of each dimension, lowest first: the constant baseline comes from here."""
 
 
 class ScorerConfig(Record):
     """What a scorer folder says of itself."""
 
-    format: int = 1
+    format: int = FORMAT
     base: str
     revision: str | None = None
     dtype: str = "auto"
     attention: str = "sdpa"
+    quantization: Literal["4bit"] | None = None
+    head: HeadKind = "cumulative"
     pooling: str
     max_length: int = Field(ge=8)
-    adapter: bool
-    """True: LoRA in adapter/; False: all weights in backbone/."""
-    rubric: Rubric
-    rubric_sha: str
+    long_dialogues: LongDialogues = "last_turns"
+    weights: Literal["adapter", "backbone", "frozen"]
+    """Where the trained weights of the backbone are; frozen: it is the base model as it came."""
+    rubrics: tuple[TrainedRubric, ...] = Field(min_length=1)
+    chosen: int = Field(default=0, exclude=True)
+    """Which of the rubrics is spoken of, in memory only."""
+    members: tuple[str, ...] = ()
+    """Folders below this one whose distributions are averaged."""
     illustrative: bool
     """True when it was trained on samples that are no human study data."""
-    training_levels: dict[str, list[int]]
-    """Training ratings at each level of each dimension, lowest first: the constant baseline comes from here."""
     data_sha256: dict[str, str] = Field(default_factory=dict)
 
     def model_section(self) -> ModelSection:
-        return ModelSection.model_validate(
-            {"base": self.base, "revision": self.revision, "dtype": self.dtype, "attention": self.attention}
-        )
+        names = ("base", "revision", "dtype", "attention", "quantization")
+        return ModelSection.model_validate({name: getattr(self, name) for name in names})
+
+    @property
+    def rubric(self) -> Rubric:
+        return self.rubrics[self.chosen].rubric
+
+    @property
+    def training_levels(self) -> dict[str, list[int]]:
+        return self.rubrics[self.chosen].training_levels
+
+    @property
+    def level_counts(self) -> list[int]:
+        """Number of levels of every dimension of all rubrics, in the order of the heads."""
+        return level_counts([one.rubric for one in self.rubrics])
+
+    @property
+    def first_head(self) -> int:
+        """The head of the chosen rubric's first dimension."""
+        return sum(len(one.rubric.dimensions) for one in self.rubrics[: self.chosen])
 
 
-class ScorerModel(nn.Module):
-    """Backbone, pooling by attention mask, heads. Padding, on either side, changes nothing."""
-
-    accepts_loss_kwargs = True  # the trainer passes the number of ratings in the whole accumulated batch
-
-    def __init__(self, backbone: nn.Module, heads: OrdinalHeads, pooling: str):
-        super().__init__()
-        self.backbone, self.heads, self.pooling = backbone, heads, pooling
-        self.config = backbone.config
-        self.first_position = first_position(backbone)
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        labels: Tensor | None = None,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> dict[str, Tensor]:
-        """input_ids, attention_mask [batch, length]; labels [batch, raters, dimensions].
-
-        Returns `loss` when there are labels, and `log_probabilities` [batch, dimensions, most levels], padded with
-        -inf where a dimension has fewer levels.
-        """
-        # Positions count real tokens only, so that left padding does not shift them.
-        positions = (attention_mask.cumsum(1) - 1).clamp(min=0) + self.first_position
-        hidden = self.backbone(
-            input_ids=input_ids, attention_mask=attention_mask, position_ids=positions
-        ).last_hidden_state
-        logs = self.heads(pool(hidden, attention_mask, self.pooling))
-        most = max(self.heads.level_counts)
-        padded = [nn.functional.pad(log, (0, most - log.shape[1]), value=float("-inf")) for log in logs]
-        output = {"log_probabilities": torch.stack(padded, dim=1)}
-        if labels is not None:
-            output = {"loss": ordinal_loss(logs, labels, num_items_in_batch), **output}
-        return output
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.backbone.get_input_embeddings()  # type: ignore[operator]
-
-    def gradient_checkpointing_enable(self, **kwargs: Any) -> None:
-        self.backbone.gradient_checkpointing_enable(**kwargs)  # type: ignore[operator]
+def level_counts(rubrics: Sequence[Rubric]) -> list[int]:
+    return [len(dimension.levels()) for rubric in rubrics for dimension in rubric.dimensions]
 
 
-def first_position(backbone: nn.Module) -> int:
-    """The position of a text's first token: 0, but after the padding's own in RoBERTa, XLM-RoBERTa and MPNet."""
-    for name, module in backbone.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            return 0 if module.padding_idx is None else module.padding_idx + 1
-    return 0
-
-
-def pool(hidden: Tensor, attention_mask: Tensor, how: str) -> Tensor:
-    """[batch, length, hidden] -> [batch, hidden]: the mean over real tokens, or the last real token."""
-    if how == "mean":
-        weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
-        return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
-    positions = torch.arange(attention_mask.shape[1], device=attention_mask.device)
-    last = (positions * attention_mask).argmax(1)
-    return hidden[torch.arange(hidden.shape[0], device=hidden.device), last]
-
-
-def encode_dialogue(tokenizer: Any, dialogue: Dialogue, max_length: int) -> tuple[list[int], bool]:
-    """Token ids of a dialogue for a scorer, and whether it had to be shortened.
-
-    `[start] seeker: ... [end of turn] supporter: ... [end of turn]`. The end of turn is a special token; text that
-    looks like one is spelled out, so nobody can forge a turn. A dialogue that is too long loses its oldest turns; a
-    last turn that is too long by itself keeps its end.
-    """
-    start = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
-    end = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
-    spell = partial(tokenizer, split_special_tokens=True)
-    head = [start] if start is not None else []
-    turns = [
-        [*spell(f"{turn.speaker}: {turn.text}", add_special_tokens=False)["input_ids"], end]
-        for turn in merge_runs(dialogue.turns)
-    ]
-    room = max_length - len(head)
-    kept: list[list[int]] = []
-    for turn in reversed(turns):
-        if kept and sum(map(len, kept)) + len(turn) > room:
-            break
-        kept.insert(0, turn[-room:])
-    shortened = len(kept) < len(turns) or len(kept[0]) < len(turns[len(turns) - len(kept)])
-    return head + [token for turn in kept for token in turn], shortened
-
-
-def pad_batch(rows: Sequence[Sequence[int]], pad_id: int, left: bool = False) -> dict[str, Tensor]:
-    """input_ids and attention_mask [batch, longest]."""
-    longest = max(map(len, rows))
-    ids = torch.full((len(rows), longest), pad_id)
-    mask = torch.zeros((len(rows), longest), dtype=torch.long)
-    for index, row in enumerate(rows):
-        span = slice(longest - len(row), None) if left else slice(0, len(row))
-        ids[index, span] = torch.tensor(row)
-        mask[index, span] = 1
-    return {"input_ids": ids, "attention_mask": mask}
-
-
-def save_weights(model: ScorerModel, folder: Path, state: dict[str, Tensor] | None = None) -> None:
-    """Adapter (or backbone) and heads into a folder. `state` is the gathered one under ZeRO-3."""
-    state = model.state_dict() if state is None else state
-    empty = [name for name, tensor in state.items() if tensor.numel() == 0]
-    if empty:
-        raise RuntimeError(f"weights were not gathered before saving: {empty[0]} is empty")
-    folder.mkdir(parents=True, exist_ok=True)
-    backbone = {key.removeprefix("backbone."): value for key, value in state.items() if key.startswith("backbone.")}
-    target = folder / ("adapter" if _is_peft(model.backbone) else "backbone")
-    model.backbone.save_pretrained(target, state_dict=backbone)  # type: ignore[operator]
-    heads = {key.removeprefix("heads."): value.contiguous() for key, value in state.items() if key.startswith("heads.")}
-    save_file(heads, folder / HEADS)
-
-
-def load_weights(model: ScorerModel, folder: Path) -> None:
-    """Puts a saved folder's weights into a model of the same shape. Raises UserError when a part is missing or NaN."""
-    heads = read_weights(folder / HEADS)
+def read_config(folder: Path) -> ScorerConfig:
+    """Raises UserError when the folder is no scorer, or its configuration is faulty or was changed."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise UserError(f"{folder}: is no scorer folder ({CONFIG} is missing); train one with a scorer recipe")
+    content = parse_json(read_text(path), str(path))
+    if isinstance(content, dict) and content.get("format") != FORMAT:
+        raise UserError(f"{path}: is of format {content.get('format')}, this version reads {FORMAT}; train it again")
     try:
-        model.heads.load_state_dict(heads)
-        if _is_peft(model.backbone):
-            from peft import get_peft_model_state_dict, set_peft_model_state_dict
-
-            adapter = read_weights(folder / "adapter" / "adapter_model.safetensors")
-            # PEFT leaves what it is not given as it was drawn, in silence.
-            if set(adapter) != set(get_peft_model_state_dict(model.backbone)):
-                raise RuntimeError("the adapter holds other layers than its configuration names")
-            set_peft_model_state_dict(model.backbone, adapter)
-        else:
-            model.backbone.load_state_dict(read_weights(folder / "backbone" / "model.safetensors"))
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{folder}: weights and configuration do not fit each other: {reason}") from None
-
-
-def _is_peft(module: nn.Module) -> bool:
-    return hasattr(module, "peft_config")
-
-
-def pick_pooling(asked: str, config: Any) -> str:
-    """ "auto" is the last token for models that read left to right, the mean over tokens for encoders."""
-    if asked != "auto":
-        return asked
-    encoders = ("bert", "roberta", "xlm-roberta", "deberta-v2", "modernbert", "electra", "distilbert", "mpnet")
-    return "mean" if config.model_type in encoders else "last"
+        config = ScorerConfig.model_validate(content)
+    except ValidationError as error:
+        raise UserError(f"{path}: {describe_invalid(error)}") from None
+    for one in config.rubrics:
+        if one.rubric.sha != one.sha:
+            raise UserError(
+                f"{path}: rubric {one.rubric.name} was changed since training (sha {one.rubric.sha}, trained on "
+                f"{one.sha}); a scorer knows only what its raters read: bring the old text back, or train again"
+            )
+    return config
 
 
 class Scorer:
-    """A trained scorer, ready to use: `Scorer.load(path).score(dialogues)`."""
+    """One trained scorer or several that speak as one, for one of the rubrics it was trained on."""
 
-    def __init__(self, model: ScorerModel, tokenizer: Any, config: ScorerConfig, name: str, sha256: str):
-        self.model, self.tokenizer, self.config = model, tokenizer, config
+    def __init__(self, models: Sequence[ScorerModel], tokenizer: Any, config: ScorerConfig, name: str, sha256: str):
+        self.models, self.tokenizer, self.config = list(models), tokenizer, config
         self.rubric, self.name, self.sha256 = config.rubric, name, sha256
 
-    @classmethod
-    def load(cls, path: str | Path) -> "Scorer":
-        """Raises UserError when the folder is no scorer, is incomplete, or its base model cannot be loaded."""
-        folder = Path(path)
-        if not (folder / CONFIG).is_file():
-            raise UserError(f"{folder}: is no scorer folder ({CONFIG} is missing); train one with a scorer recipe")
-        try:
-            config = ScorerConfig.model_validate(parse_json(read_text(folder / CONFIG), str(folder / CONFIG)))
-        except ValidationError as error:
-            raise UserError(f"{folder / CONFIG}: {describe_invalid(error)}") from None
-        if config.adapter:
-            from peft import PeftConfig, get_peft_model
+    @property
+    def model(self) -> ScorerModel:
+        """The first model: the only one, unless there are members."""
+        return self.models[0]
 
-            if not (folder / "adapter" / "adapter_config.json").is_file():
-                raise UserError(f"{folder}: the scorer folder is not complete (adapter/adapter_config.json is missing)")
-            backbone = get_peft_model(
-                load_backbone(config.model_section()), PeftConfig.from_pretrained(str(folder / "adapter"))
-            )
-        else:
-            backbone = load_backbone(config.model_section().model_copy(update={"base": str(folder / "backbone")}))
-        model = ScorerModel(backbone, new_heads(backbone, config.rubric), config.pooling)
-        load_weights(model, folder)
+    @classmethod
+    def load(cls, path: str | Path, rubric: str | None = None) -> "Scorer":
+        """`rubric`, a name or the path of a .yaml file, says which of several; the file must be as it was in training.
+
+        Raises UserError when the folder is no scorer, is incomplete, its base model cannot be loaded, or the rubric
+        is not among those it was trained on or has changed since (the difference is named).
+        """
+        folder = Path(path)
+        config = read_config(folder)
+        if rubric is not None:
+            config = choose_rubric(config, rubric, folder)
+        models, tokenizer = load_models(folder, config)
         digest = hashlib.sha256()
         for file in sorted(folder.rglob("*.safetensors")):
             if "checkpoints" not in file.relative_to(folder).parts:
                 digest.update(sha256_of(file).encode())
-        tokenizer = open_tokenizer(str(folder))
-        return cls(model.eval().to(device_name()), tokenizer, config, folder.name, digest.hexdigest())
+        return cls(models, tokenizer, config, folder.name, digest.hexdigest())
 
     def identity(self) -> dict[str, Any]:
         """What a run stores to say which scorer gave a number."""
@@ -249,15 +155,23 @@ class Scorer:
             "rubric": self.rubric.name,
             "rubric_version": self.rubric.version,
             "rubric_sha": self.rubric.sha,
+            "head": self.config.head,
+            "members": len(self.models),
             "max_length": self.config.max_length,
+            "long_dialogues": self.config.long_dialogues,
             "illustrative": self.config.illustrative,
         }
 
-    def shortened(self, dialogues: Sequence[Dialogue]) -> int:
-        """How many of the dialogues are longer than max_length, so that their oldest turns are not read."""
-        return sum(encode_dialogue(self.tokenizer, dialogue, self.config.max_length)[1] for dialogue in dialogues)
+    def encode(self, dialogue: Dialogue) -> tuple[list[list[int]], bool]:
+        """The windows that are read of a dialogue, and whether it is longer than one."""
+        return encode_dialogue(self.tokenizer, dialogue, self.config.max_length, self.config.long_dialogues)
 
-    @torch.no_grad()
+    def shortened(self, dialogues: Sequence[Dialogue]) -> int:
+        """How many of the dialogues are longer than max_length, so that turns of them are not read."""
+        if self.config.long_dialogues == "windows":
+            return 0
+        return sum(self.encode(dialogue)[1] for dialogue in dialogues)
+
     def score(
         self,
         dialogues: Sequence[Dialogue],
@@ -269,25 +183,96 @@ class Scorer:
         Every dialogue is read once for all dimensions, in batches of similar length. `progress` is called with the
         number of dialogues just done.
         """
-        rows = [encode_dialogue(self.tokenizer, dialogue, self.config.max_length)[0] for dialogue in dialogues]
-        order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
-        results: list[dict[str, Distribution]] = [{} for _ in rows]
-        device = next(self.model.parameters()).device
+        found = self.probabilities(dialogues, batch_size, progress)[:, self.config.first_head :]
+        results: list[dict[str, Distribution]] = []
+        for one in found:
+            levels = [(d.name, row[: len(d.levels())]) for d, row in zip(self.rubric.dimensions, one, strict=False)]
+            results.append({name: tuple((row / row.sum()).tolist()) for name, row in levels})
+        return results
+
+    @torch.no_grad()
+    def probabilities(
+        self, dialogues: Sequence[Dialogue], batch_size: int = 16, progress: Callable[[int], None] | None = None
+    ) -> torch.Tensor:
+        """The same for the dimensions of all rubrics: [dialogues, dimensions, most levels], 0 beyond a scale's end."""
+        rows = [self.encode(dialogue)[0] for dialogue in dialogues]
+        order = sorted(range(len(rows)), key=lambda index: -sum(map(len, rows[index])))
+        counts = self.config.level_counts
+        results = torch.zeros(len(rows), len(counts), max(counts), dtype=torch.float64)
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
-            batch = pad_batch([rows[index] for index in chosen], self.tokenizer.pad_token_id)
-            logs = self.model(**{key: value.to(device) for key, value in batch.items()})["log_probabilities"]
-            for row, index in zip(logs.double().exp().cpu(), chosen, strict=True):
-                for dimension, values in zip(self.rubric.dimensions, row, strict=True):
-                    levels = values[: len(dimension.levels())]
-                    results[index][dimension.name] = tuple((levels / levels.sum()).tolist())
+            results[chosen] = self._read([rows[index] for index in chosen])
             if progress:
                 progress(len(chosen))
         return results
 
+    def _read(self, rows: Sequence[Sequence[Sequence[int]]]) -> torch.Tensor:
+        """Probabilities [batch, heads, most levels] in float64: the mean over the members."""
+        device = next(self.model.parameters()).device
+        batch = {key: value.to(device) for key, value in window_batch(rows, self.tokenizer.pad_token_id).items()}
+        found = [model(**batch)["log_probabilities"].double().exp().cpu() for model in self.models]
+        return torch.stack(found).mean(0) if len(found) > 1 else found[0]
 
-def new_heads(backbone: Any, rubric: Rubric) -> OrdinalHeads:
-    return OrdinalHeads(backbone.config.hidden_size, [len(dimension.levels()) for dimension in rubric.dimensions])
+
+def load_models(folder: Path, config: ScorerConfig) -> tuple[list[ScorerModel], Any]:
+    """The models of a folder, or of its members, and their tokenizer. Raises UserError for what is not complete."""
+    if not config.members:
+        return [load_model(folder, config)], open_tokenizer(str(folder))
+    models = []
+    for member in config.members:
+        inside = read_config(folder / member)
+        if inside.level_counts != config.level_counts or inside.members:
+            raise UserError(f"{folder / member}: is no member of this scorer: it was trained on other dimensions")
+        models.append(load_model(folder / member, inside))
+    return models, open_tokenizer(str(folder / config.members[0]))
+
+
+def load_model(folder: Path, config: ScorerConfig) -> ScorerModel:
+    """The model of one folder, ready to read."""
+    section = config.model_section()
+    if config.weights == "backbone":
+        section = section.model_copy(update={"base": str(folder / "backbone")})
+    elif config.weights == "adapter" and not (folder / "adapter" / "adapter_config.json").is_file():
+        raise UserError(f"{folder}: the scorer folder is not complete (adapter/adapter_config.json is missing)")
+    backbone = load_reader(section)
+    if config.weights == "adapter":
+        from peft import PeftConfig, get_peft_model
+
+        backbone = get_peft_model(backbone, PeftConfig.from_pretrained(str(folder / "adapter")))
+    heads = new_heads(backbone, [one.rubric for one in config.rubrics], config.head)
+    model = ScorerModel(backbone, heads, config.pooling, frozen=config.weights == "frozen")
+    load_weights(model, folder)
+    model.eval()
+    return model if config.quantization else model.to(device_name())
+
+
+def load_reader(section: ModelSection) -> Any:
+    """The backbone as training and scoring read with it: the layers that 4-bit loading leaves alone in float32."""
+    backbone = load_backbone(section)
+    if section.quantization:
+        from peft import prepare_model_for_kbit_training
+
+        backbone = prepare_model_for_kbit_training(backbone, use_gradient_checkpointing=False)
+    return backbone
+
+
+def choose_rubric(config: ScorerConfig, asked: str, folder: Path) -> ScorerConfig:
+    """The configuration with another rubric chosen. Raises UserError when it has none of that name or another text."""
+    wanted = load_rubric(asked) if asked.endswith((".yaml", ".yml")) else None
+    name = wanted.name if wanted else asked
+    names = [one.rubric.name for one in config.rubrics]
+    if name not in names:
+        raise UserError(f"{folder}: was not trained on rubric {name!r}; it knows: {', '.join(names)}")
+    chosen = names.index(name)
+    trained = config.rubrics[chosen].rubric
+    if wanted is not None and wanted.sha != trained.sha:
+        changes = "; ".join(rubric_changes(trained, wanted))
+        raise UserError(f"{asked}: rubric {name} has changed since {folder} was trained: {changes}; train again")
+    return config.model_copy(update={"chosen": chosen})
+
+
+def new_heads(backbone: Any, rubrics: Sequence[Rubric], kind: str = "cumulative") -> Heads:
+    return make_heads(kind, backbone.config.get_text_config().hidden_size, level_counts(rubrics))
 
 
 def save_config(config: ScorerConfig, folder: Path) -> None:

@@ -348,21 +348,20 @@ def saved_scorer(tmp_path, tiny_encoder):
     """Folder of a real, untrained scorer on the tiny encoder: all of its parts, no training."""
     from train.models import load_backbone, load_tokenizer
     from train.recipe import ModelSection
-    from train.scorer import ScorerConfig, ScorerModel, new_heads, save_config, save_weights
+    from train.scorer import ScorerConfig, TrainedRubric, new_heads, save_config
+    from train.scorer_model import ScorerModel, save_weights
 
     rubric, section, folder = load_rubric("esc_eval"), ModelSection(base=str(tiny_encoder)), tmp_path / "scorer"
     backbone = load_backbone(section)
-    save_weights(ScorerModel(backbone, new_heads(backbone, rubric), "mean"), folder)
+    save_weights(ScorerModel(backbone, new_heads(backbone, [rubric]), "mean"), folder)
     load_tokenizer(section).save_pretrained(folder)
     config = ScorerConfig(
         base=section.base,
         pooling="mean",
         max_length=256,
-        adapter=False,
-        rubric=rubric,
-        rubric_sha=rubric.sha,
+        weights="backbone",
+        rubrics=(TrainedRubric(rubric=rubric, sha=rubric.sha, training_levels={n: [1] * 5 for n in rubric.names()}),),
         illustrative=True,
-        training_levels={name: [1] * 5 for name in rubric.names()},
     )
     save_config(config, folder)
     return folder

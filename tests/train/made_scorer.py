@@ -10,7 +10,8 @@ from data_prep.records import Dialogue
 from tests.train.made import SAMPLES, recipe_of
 from train.models import load_tokenizer
 from train.recipe import ScorerRecipe
-from train.scorer import ScorerModel, encode_dialogue, pad_batch
+from train.scorer_model import ScorerModel
+from train.scorer_text import encode_dialogue, window_batch
 
 
 def scorer_content(model: Path, out: Path, **training: Any) -> dict[str, Any]:
@@ -48,4 +49,4 @@ def live_scores(model: ScorerModel, recipe: ScorerRecipe, dialogues: Sequence[Di
     model.eval()
     rows = [encode_dialogue(tokenizer, dialogue, recipe.data.max_length)[0] for dialogue in dialogues]
     with torch.no_grad():
-        return torch.cat([model(**pad_batch([row], tokenizer.pad_token_id))["log_probabilities"] for row in rows])
+        return torch.cat([model(**window_batch([row], tokenizer.pad_token_id))["log_probabilities"] for row in rows])

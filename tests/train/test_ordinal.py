@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.ordinal import MISSING, OrdinalHeads, cumulative_log_probabilities, ordinal_loss
+from train.ordinal import MISSING, CumulativeHeads, cumulative_log_probabilities
 
 
 def naive(scores: np.ndarray, cuts: np.ndarray) -> np.ndarray:
@@ -44,7 +44,7 @@ def test_extreme_scores_stay_finite_with_finite_gradients(size, levels):
 
 def test_untrained_heads_predict_the_smoothed_frequencies():
     counts = [[0, 3, 10, 40, 7], [1, 0], [0, 0, 0, 0, 0, 5000, 0, 0, 0, 1, 0]]
-    heads = OrdinalHeads(8, [len(dimension) for dimension in counts])
+    heads = CumulativeHeads(8, [len(dimension) for dimension in counts])
     heads.set_priors(counts)
     for logs, dimension in zip(heads(torch.randn(3, 8)), counts, strict=True):
         smoothed = torch.tensor(dimension) + 0.5
@@ -55,7 +55,7 @@ def test_untrained_heads_predict_the_smoothed_frequencies():
 @settings(max_examples=50)
 @given(st.lists(st.floats(-300, 300, width=32), min_size=10, max_size=10), st.floats(-300, 300, width=32))
 def test_cut_points_stay_in_order_whatever_an_update_does(raw, first):
-    heads = OrdinalHeads(4, [12, 2])
+    heads = CumulativeHeads(4, [12, 2])
     with torch.no_grad():
         heads.raw_steps["0"].copy_(torch.tensor(raw))
         heads.first_cut.fill_(first)
@@ -63,7 +63,7 @@ def test_cut_points_stay_in_order_whatever_an_update_does(raw, first):
     assert cuts.shape == (11,)
     assert (cuts[1:] >= cuts[:-1]).all()
     assert heads.cut_points(1).tolist() == [first]
-    loss = ordinal_loss(heads(torch.randn(2, 4)), torch.tensor([[[5, 0]], [[0, 1]]]), None)
+    loss = heads.loss(heads(torch.randn(2, 4)), torch.tensor([[[5, 0]], [[0, 1]]]), None)
     loss.backward()
     assert torch.isfinite(loss)
     assert all(torch.isfinite(p.grad).all() for p in heads.parameters())
@@ -75,16 +75,16 @@ def test_loss_is_the_mean_negative_log_likelihood_of_the_ratings_there():
     first, second = (logs.exp() for logs in heads(PAIR))
     chosen = [first[0, 4], second[0, 0], first[0, 3], first[1, 0], second[1, 1]]
     by_hand = -sum(float(torch.log(p.detach())) for p in chosen)
-    assert float(ordinal_loss(heads(PAIR), labels, None).detach()) == pytest.approx(by_hand / 5, rel=1e-5)
-    assert float(ordinal_loss(heads(PAIR), labels, 10).detach()) == pytest.approx(by_hand / 10, rel=1e-5)
+    assert float(heads.loss(heads(PAIR), labels, None).detach()) == pytest.approx(by_hand / 5, rel=1e-5)
+    assert float(heads.loss(heads(PAIR), labels, divide_by=10).detach()) == pytest.approx(by_hand / 10, rel=1e-5)
 
 
 PAIR = torch.tensor([[0.3, -1.0, 2.0, 0.1], [1.0, 0.5, -0.2, -0.7]])
 
 
-def made_heads(level_counts: list[int]) -> OrdinalHeads:
+def made_heads(level_counts: list[int]) -> CumulativeHeads:
     torch.manual_seed(3)
-    heads = OrdinalHeads(4, level_counts)
+    heads = CumulativeHeads(4, level_counts)
     torch.nn.init.normal_(heads.score.weight)
     torch.nn.init.normal_(heads.first_cut)
     return heads
@@ -92,7 +92,7 @@ def made_heads(level_counts: list[int]) -> OrdinalHeads:
 
 def gradients(labels: torch.Tensor, rows: slice, count: int) -> list[torch.Tensor]:
     heads = made_heads([5, 3])
-    ordinal_loss(heads(PAIR[rows]), labels, count).backward()
+    heads.loss(heads(PAIR[rows]), labels, divide_by=count).backward()
     return [parameter.grad for parameter in heads.parameters()]
 
 
@@ -111,7 +111,7 @@ def test_a_missing_rating_changes_nothing_for_the_others():
 
 def test_no_rating_at_all_is_no_loss_and_no_nan():
     heads = made_heads([5, 3])
-    loss = ordinal_loss(heads(PAIR), torch.full((2, 1, 2), MISSING), None)
+    loss = heads.loss(heads(PAIR), torch.full((2, 1, 2), MISSING), None)
     loss.backward()
     assert float(loss.detach()) == 0
     assert all(not parameter.grad.any() for parameter in heads.parameters())
@@ -125,19 +125,19 @@ def test_a_planted_ordering_is_learned():
     strength = features @ direction + 0.5 * torch.randn(400, generator=generator)
     ranks = strength.argsort().argsort() / 400
     labels = torch.stack([(ranks * 2).long(), (ranks * 11).long()], dim=1)[:, None, :]
-    heads = OrdinalHeads(32, [2, 11])
+    heads = CumulativeHeads(32, [2, 11])
     heads.set_priors([torch.bincount(labels[:, 0, d], minlength=n).tolist() for d, n in enumerate([2, 11])])
     optimizer = torch.optim.Adam(heads.parameters(), lr=0.05)
     before = None
     for _ in range(200):
-        loss = ordinal_loss(heads(features[:300]), labels[:300], None)
+        loss = heads.loss(heads(features[:300]), labels[:300], None)
         before = float(loss.detach()) if before is None else before
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     with torch.no_grad():
         held_out = heads(features[300:])
-    assert float(ordinal_loss(held_out, labels[300:], None)) < 0.75 * before
+    assert float(heads.loss(held_out, labels[300:])) < 0.75 * before
     expected = (held_out[1].exp() * torch.arange(11)).sum(1)
     assert float(torch.corrcoef(torch.stack([expected, labels[300:, 0, 1].float()]))[0, 1]) > 0.85
     assert float((held_out[0].argmax(1) == labels[300:, 0, 0]).float().mean()) > 0.85

@@ -15,9 +15,10 @@ from data_prep.rubric import load_rubric
 from tests.train.made import dialogue, read_lines, write_lines
 from tests.train.made_scorer import scorer_content, scorer_recipe
 from train.output import finished_metrics
-from train.rank import build_trainer, label_matrix, rank_rows, read_ratings, train_scorer
+from train.rank import build_trainer, train_scorer
 from train.recipe import ScorerRecipe
 from train.scorer import Scorer
+from train.scorer_data import RatingSet, rank_rows, read_rating_set, read_ratings, row_length
 
 
 def weights_of(out: str | Path) -> dict[str, torch.Tensor]:
@@ -140,12 +141,12 @@ def test_a_rubric_never_seen_before_is_trained_and_scored(unseen, tmp_path):
 
 def test_labels_are_level_indices_and_missing_is_missing(unseen, tmp_path):
     recipe = scorer_recipe(tmp_path, unseen())
-    rubric = load_rubric(recipe.rubric)
-    ratings = read_ratings(recipe.data.ratings, rubric)
-    assert label_matrix(ratings["d0"], rubric) == [[2, 6], [1, -100]]
-    assert label_matrix(ratings["d1"], rubric) == [[0, -100]]
-    assert label_matrix(ratings["d2"], rubric) == [[-100, 0]]
-    assert label_matrix({}, rubric) == []
+    rubric = load_rubric(recipe.rubric[0])
+    ratings = RatingSet((rubric,), (read_ratings(recipe.data.ratings, rubric),))
+    assert ratings.labels("d0") == (["a", "b"], [[2, 6], [1, -100]])
+    assert ratings.labels("d1") == (["a"], [[0, -100]])
+    assert ratings.labels("d2") == (["b"], [[-100, 0]])
+    assert ratings.labels("unknown") == ([], [])
 
 
 def test_four_rows_at_once_equal_four_times_one(unseen, tmp_path):
@@ -250,17 +251,16 @@ def test_shortened_dialogues_are_counted(unseen, tmp_path, tiny_encoder):
     from train.models import open_tokenizer
 
     recipe = scorer_recipe(tmp_path, unseen())
-    rubric = load_rubric(recipe.rubric)
     located = read_located(recipe.data.train[0], Dialogue)
-    ratings = read_ratings(recipe.data.ratings, rubric)
+    ratings = read_rating_set(recipe)
     tokenizer = open_tokenizer(str(tiny_encoder))
-    rows, report = rank_rows(recipe, rubric, tokenizer, located, ratings)
+    rows, report = rank_rows(recipe, tokenizer, located, ratings)
     assert report.shortened == 0
-    longest = max(len(row["input_ids"]) for row in rows)
+    longest = max(map(row_length, rows))
     shorter = scorer_recipe(tmp_path, unseen(), f"data.max_length={longest - 1}")
-    rows, report = rank_rows(shorter, rubric, tokenizer, located, ratings)
+    rows, report = rank_rows(shorter, tokenizer, located, ratings)
     assert report.shortened == 1
-    assert max(len(row["input_ids"]) for row in rows) < longest
+    assert max(map(row_length, rows)) < longest
 
 
 def test_max_length_beyond_the_model_is_refused(unseen, tmp_path):
@@ -271,20 +271,20 @@ def test_max_length_beyond_the_model_is_refused(unseen, tmp_path):
 def test_held_out_loss_is_the_mean_over_its_ratings(unseen, tmp_path):
     content = unseen(num_train_epochs=2, per_device_eval_batch_size=4, load_best_model_at_end=True)
     content["data"]["validation"] = content["data"]["train"]
+    content["evaluation"] = {"metric": "loss"}
     recipe = scorer_recipe(tmp_path, content)
     metrics = train_scorer(recipe)
     assert len(metrics["eval_loss"]) == 2
     assert metrics["data"]["validation"]["ratings"] == 9
     scorer = Scorer.load(recipe.out)
-    rubric = scorer.rubric
-    ratings = read_ratings(recipe.data.ratings, rubric)
+    ratings = read_rating_set(recipe)
     dialogues = [one for _, one in read_located(recipe.data.train[0], Dialogue)]
     logs = []
     for one, found in zip(dialogues, scorer.score(dialogues), strict=True):
-        for row in label_matrix(ratings[one.id], rubric):
-            for dimension, level in zip(rubric.dimensions, row, strict=True):
+        for row in ratings.labels(one.id)[1]:
+            for name, level in zip(scorer.rubric.names(), row, strict=True):
                 if level >= 0:
-                    logs.append(torch.tensor(found[dimension.name][level]).log())
+                    logs.append(torch.tensor(found[name][level]).log())
     # The saved model is the best of the two epochs.
     assert -float(torch.stack(logs).mean()) == pytest.approx(min(metrics["eval_loss"]), abs=1e-4)
 

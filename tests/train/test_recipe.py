@@ -8,7 +8,8 @@ import yaml
 
 from data_prep.errors import UserError
 from train.output import make_arguments
-from train.recipe import RESERVED, ChatRecipe, ScorerRecipe, _as_list, load_recipe, save_recipe
+from train.recipe import RESERVED, ChatRecipe, ScorerRecipe, load_recipe, save_recipe
+from train.recipe_sections import as_list
 from train.yaml_lines import load_yaml
 
 SEEKER = """\
@@ -232,7 +233,7 @@ def test_every_shipped_recipe_loads(monkeypatch):
     assert any("quickstart" in str(path) for path in paths)
     for path in paths:
         data = load_yaml(path)[0]["data"]
-        files = [file for key in ("train", "validation", "ratings") for file in _as_list(data.get(key, []))]
+        files = [file for key in ("train", "validation", "ratings") for file in as_list(data.get(key, []))]
         if all(Path(file).is_file() for file in files):
             assert isinstance(load_recipe(path), ChatRecipe | ScorerRecipe)
         else:

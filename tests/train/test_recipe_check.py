@@ -11,9 +11,11 @@ from typer.testing import CliRunner
 
 from esckit import app
 from tests.train.made import SAMPLES, dialogue, read_lines, write_lines
-from train.recipe import RESERVED, ChatRecipe, ScorerRecipe, _as_list, load_recipe, training_arguments_class
+from train.recipe import RESERVED, ChatRecipe, ScorerRecipe, load_recipe, training_arguments_class
+from train.best import has_validation
 from train.recipe_check import StepResult, check_recipe, made_by
 from train.recipe_schema import recipe_schema
+from train.recipe_sections import as_list
 from train.yaml_lines import load_yaml
 
 ROOT = Path(__file__).parents[2]
@@ -281,8 +283,8 @@ def stub(path: Path, kind: str) -> None:
     if "ratings" in path.name:
         ids = {d["id"] for d in rated}
         values = [
-            {"dialogue_id": i, "rater": path.stem, "rubric": "esconv_survey", "dimension": d, "value": 3}
-            for i in sorted(ids)
+            {"dialogue_id": i, "rater": path.stem, "rubric": "esconv_survey", "dimension": d, "value": n % 5 + 1}
+            for n, i in enumerate(sorted(ids))
             for d in ("empathy", "relevance")
         ]
         write_lines(path, values)
@@ -301,7 +303,9 @@ def stub(path: Path, kind: str) -> None:
 
 def files_of(path: Path) -> list[Path]:
     data = yaml.safe_load(path.read_text())["data"]
-    return [Path(file) for key in ("train", "validation", "ratings") for file in _as_list(data.get(key) or [])]
+    return [
+        Path(file) for key in ("train", "dialogues", "validation", "ratings") for file in as_list(data.get(key) or [])
+    ]
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -330,7 +334,7 @@ def test_every_shipped_recipe_builds_a_trainer(path, tmp_path, monkeypatch, tiny
         from train.sft import build_trainer as build
     trainer, report = build(recipe)
     assert report["train"]["dialogues"] > 0
-    assert (trainer.eval_dataset is not None) == (recipe.data.validation is not None)
+    assert (trainer.eval_dataset is not None) == has_validation(recipe)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")

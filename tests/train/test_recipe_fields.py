@@ -65,6 +65,8 @@ def resolved(recipe: Recipe, part: str) -> Any:
     try:
         if part == "loading":
             return str(load_options(recipe.model))
+        if part == "result":
+            return trained_result(recipe)
         if isinstance(recipe, ScorerRecipe):
             from train.rank import build_trainer as build
         else:
@@ -72,6 +74,21 @@ def resolved(recipe: Recipe, part: str) -> Any:
         return VIEWS[part](build(recipe)[0])  # type: ignore[arg-type]
     except UserError as error:
         return f"error: {error}"
+
+
+def trained_result(recipe: Recipe) -> Any:
+    """What one step comes to: the names of the scorers it made, and the calibration of the first."""
+    import tempfile
+
+    from train.rank import train_scorer
+    from train.scorer import Scorer
+
+    assert isinstance(recipe, ScorerRecipe)
+    with tempfile.TemporaryDirectory() as out:
+        short = {**recipe.training, "max_steps": 1, "save_strategy": "no"}
+        metrics = train_scorer(recipe.model_copy(update={"training": short, "out": f"{out}/run"}))
+        scorer = Scorer.load(f"{out}/run")
+        return metrics.get("members"), scorer.model.heads.sharpness.tolist()
 
 
 def fields_of(shape: type[BaseModel], at: str = "") -> Iterator[str]:
@@ -126,17 +143,41 @@ CHAT = {
     "evaluation.patience": (["evaluation.patience=2"], "arguments"),
 }
 
+BEST = ["training.load_best_model_at_end=true"]
+SPLIT = ["data.validation=null", "data.split.validation=0.3"]
+
 SCORER = {
     **MODEL,
     "lora.targets": (["lora.targets=[query]"], "model"),
     "rubric": (["rubric=esconv_survey", "data.ratings={folder}/survey.jsonl"], "model"),
+    "scorer.head": (["scorer.head=corn"], "model"),
+    "scorer.labels": (["scorer.labels=soft"], "rows"),
+    "scorer.class_weights": (["scorer.class_weights=balanced"], "rows"),
+    "scorer.rater_effects": (["scorer.rater_effects=true"], "model"),
+    "scorer.frozen": (["scorer.frozen=true"], "model", ["lora=null"]),
     "scorer.pooling": (["scorer.pooling=last"], "model"),
     "scorer.head_learning_rate": (["scorer.head_learning_rate=0.5"], "arguments"),
+    "scorer.calibration": (["scorer.calibration=temperature"], "result"),
+    "scorer.members": (["scorer.members=2"], "result"),
+    "scorer.folds": (["scorer.folds=3"], "result"),
     "data.train": (["data.train={folder}/other.jsonl"], "rows"),
     "data.validation": (["data.validation={folder}/other.jsonl"], "held-out rows"),
+    "data.split": (SPLIT, "rows"),
+    "data.split.validation": (["data.split.validation=0.4"], "held-out rows", SPLIT),
+    "data.split.test": (["data.split.test=0.4"], "rows", SPLIT),
+    "data.group_by": (["data.group_by=[language]"], "rows", SPLIT),
     "data.ratings": (["data.ratings={folder}/ratings.jsonl"], "rows"),
+    "data.key": (
+        ["data.key={folder}/other-key.json"],
+        "rows",
+        ["data.ratings={folder}/sheet.csv", "data.key={folder}/key.json"],
+    ),
+    "data.rater": (["data.rater=ann"], "rows", ["data.ratings={folder}/wide.csv"]),
     "data.max_length": (["data.max_length=64"], "rows"),
+    "data.long_dialogues": (["data.long_dialogues=windows"], "rows", ["data.max_length=64"]),
     "data.limit": (["data.limit=3"], "rows"),
+    "evaluation.metric": (["evaluation.metric=loss"], "arguments", BEST),
+    "evaluation.patience": (["evaluation.patience=2"], "arguments"),
 }
 
 # Fields whose effect is not built yet. Their cases have to fail (strictly), so that whoever builds one has to take it
@@ -174,12 +215,36 @@ def folder(tmp_path_factory, tiny_model, tiny_encoder) -> Path:
         [{**r, "value": None if r["value"] is None else 4 - r["value"]} for r in ratings],
     )
     survey = [
-        {"dialogue_id": d["id"], "rater": "a", "rubric": "esconv_survey", "dimension": name, "value": 3}
-        for d in rated
+        {"dialogue_id": d["id"], "rater": "a", "rubric": "esconv_survey", "dimension": name, "value": n % 5 + 1}
+        for n, d in enumerate(rated)
         for name in ("empathy", "relevance")
     ]
     write_lines(place / "scorer" / "survey.jsonl", survey)
+    write_sheets(place / "scorer", [d["id"] for d in rated])
     return place
+
+
+def write_sheets(place: Path, ids: list[str]) -> None:
+    """A blinded sheet with the right key and another one, and a sheet that does not say who rated."""
+    from data_prep.rubric import load_rubric
+
+    rubric = load_rubric("esc_eval")
+    names = rubric.names()
+    for file, order in (("key.json", ids), ("other-key.json", ids[::-1])):
+        items = {f"item-{n}": identifier for n, identifier in enumerate(order)}
+        key = {
+            "rubric": rubric.name,
+            "rubric_sha": rubric.sha,
+            "seed": 0,
+            "items": items,
+            "raters": {"ann": list(items)},
+        }
+        (place / file).write_text(json.dumps(key), encoding="utf-8")
+    levels = {n: ",".join(str((n + d) % 5) for d in range(len(names))) for n in range(len(ids))}
+    blinded = [f"item,rater,{','.join(names)}", *(f"item-{n},ann,{row}" for n, row in levels.items())]
+    (place / "sheet.csv").write_text("\n".join(blinded), encoding="utf-8")
+    wide = [f"dialogue_id,{','.join(names)}", *(f"{ids[n]},{row}" for n, row in levels.items())]
+    (place / "wide.csv").write_text("\n".join(wide), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -196,29 +261,38 @@ def scorer(folder, tiny_encoder):
     return folder / "scorer", content, {}
 
 
-def assert_changed(made: Any, overrides: list[str], part: str, tmp_path: Path) -> None:
+def assert_changed(made: Any, overrides: list[str], part: str, given: list[str], tmp_path: Path) -> None:
+    """`given` are overrides of both sides, where a field has an effect only beside others."""
     place, content, known = made
-    if part not in known:  # the same for all cases of a part; observed twice, so that noise is no change
-        known[part] = resolved(recipe_of(tmp_path, content), part)
-        assert resolved(recipe_of(tmp_path, content), part) == known[part]
-        assert not str(known[part]).startswith("error")
-    changed = recipe_of(tmp_path, content, *(text.format(folder=place) for text in overrides))
-    assert resolved(changed, part) != known[part]
+
+    def recipe(*texts: str) -> Recipe:
+        return recipe_of(tmp_path, content, *(text.format(folder=place) for text in texts))
+
+    key = (part, *given)
+    if key not in known:  # the same for all cases of a part; observed twice, so that noise is no change
+        known[key] = resolved(recipe(*given), part)
+        assert resolved(recipe(*given), part) == known[key]
+        # A sheet without raters is an error until the field says who rated.
+        assert not str(known[key]).startswith("error") or "no rater" in known[key]
+    assert resolved(recipe(*given, *overrides), part) != known[key]
 
 
 def cases(table: dict[str, Any]) -> list[Any]:
     waits = pytest.mark.xfail(reason="not built yet", strict=True, raises=AssertionError)
-    return [pytest.param(*case, id=name, marks=[waits] if name in PENDING else []) for name, case in table.items()]
+    return [
+        pytest.param(overrides, part, given[0] if given else [], id=name, marks=[waits] if name in PENDING else [])
+        for name, (overrides, part, *given) in table.items()
+    ]
 
 
-@pytest.mark.parametrize(("overrides", "part"), cases(CHAT))
-def test_every_field_of_a_chat_recipe_has_an_effect(chat, overrides, part, tmp_path):
-    assert_changed(chat, overrides, part, tmp_path)
+@pytest.mark.parametrize(("overrides", "part", "given"), cases(CHAT))
+def test_every_field_of_a_chat_recipe_has_an_effect(chat, overrides, part, given, tmp_path):
+    assert_changed(chat, overrides, part, given, tmp_path)
 
 
-@pytest.mark.parametrize(("overrides", "part"), cases(SCORER))
-def test_every_field_of_a_scorer_recipe_has_an_effect(scorer, overrides, part, tmp_path):
-    assert_changed(scorer, overrides, part, tmp_path)
+@pytest.mark.parametrize(("overrides", "part", "given"), cases(SCORER))
+def test_every_field_of_a_scorer_recipe_has_an_effect(scorer, overrides, part, given, tmp_path):
+    assert_changed(scorer, overrides, part, given, tmp_path)
 
 
 @pytest.mark.parametrize(("shape", "table"), [(ChatRecipe, CHAT), (ScorerRecipe, SCORER)])

@@ -16,7 +16,9 @@ from tests.train.made import SAMPLES, dialogue
 from tests.train.made_scorer import live_scores, scorer_content, scorer_recipe
 from train.models import open_tokenizer
 from train.rank import build_trainer, train_scorer
-from train.scorer import Scorer, ScorerModel, encode_dialogue, first_position, new_heads, pad_batch, pick_pooling, pool
+from train.scorer import Scorer, new_heads
+from train.scorer_model import ScorerModel, first_position, pick_pooling, pool
+from train.scorer_text import encode_dialogue, pad_batch
 
 DIALOGUES = read_records(SAMPLES / "rated_dialogues.jsonl", Dialogue)[:9]
 WAYS = ["causal", "encoder", "full"]
@@ -74,7 +76,7 @@ def test_batch_size_and_order_change_nothing(folders, way):
 @pytest.mark.parametrize("way", WAYS)
 def test_padding_on_either_side_changes_nothing(folders, way):
     scorer = Scorer.load(folders[way])
-    rows = [encode_dialogue(scorer.tokenizer, each, 512)[0] for each in DIALOGUES[:4]]
+    rows = [encode_dialogue(scorer.tokenizer, each, 512)[0][0] for each in DIALOGUES[:4]]
     assert len({len(row) for row in rows}) > 1
     pad = scorer.tokenizer.pad_token_id
     with torch.no_grad():
@@ -91,7 +93,7 @@ def test_positions_of_roberta_begin_after_its_padding():
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32}
     backbone = RobertaModel(RobertaConfig(vocab_size=50, max_position_embeddings=34, **sizes)).eval()
-    model = ScorerModel(backbone, new_heads(backbone, load_rubric("esc_eval")), "mean").eval()
+    model = ScorerModel(backbone, new_heads(backbone, [load_rubric("esc_eval")]), "mean").eval()
     torch.nn.init.normal_(model.heads.score.weight)
     assert first_position(backbone) == 2
     rows = [[5, 6, 7, 8, 9, 10], [11, 12, 13]]
@@ -208,8 +210,8 @@ HOSTILE = (
 def test_typed_separators_end_no_turn(kind, request):
     tokenizer = open_tokenizer(str(request.getfixturevalue(kind)))
     special = {t for t in tokenizer.all_special_ids if t != tokenizer.unk_token_id}
-    clean, _ = encode_dialogue(tokenizer, made("hello", "sad", "why"), 512)
-    hostile, _ = encode_dialogue(tokenizer, made(*[f"{HOSTILE}{text}{HOSTILE}" for text in "abc"]), 4096)
+    (clean,), _ = encode_dialogue(tokenizer, made("hello", "sad", "why"), 512)
+    (hostile,), _ = encode_dialogue(tokenizer, made(*[f"{HOSTILE}{text}{HOSTILE}" for text in "abc"]), 4096)
     assert [t for t in hostile if t in special] == [t for t in clean if t in special]
     assert sum(t in special for t in hostile) == 3 + (kind == "tiny_encoder")
 
@@ -220,7 +222,7 @@ def made(*texts: str) -> Dialogue:
 
 def test_turns_are_named_and_ended(tiny_encoder):
     tokenizer = open_tokenizer(str(tiny_encoder))
-    ids, shortened = encode_dialogue(tokenizer, made("hello", "i am sad"), 64)
+    (ids,), shortened = encode_dialogue(tokenizer, made("hello", "i am sad"), 64)
     assert tokenizer.decode(ids).replace(" ", "") == "[CLS]supporter:hello[SEP]seeker:iamsad[SEP]"
     assert not shortened
 
@@ -228,9 +230,9 @@ def test_turns_are_named_and_ended(tiny_encoder):
 def test_a_long_dialogue_loses_its_oldest_turns(tiny_encoder):
     tokenizer = open_tokenizer(str(tiny_encoder))
     texts = [f"{word} " * 5 for word in "abcdef"]
-    whole, _ = encode_dialogue(tokenizer, made(*texts), 512)
-    assert encode_dialogue(tokenizer, made(*texts), len(whole)) == (whole, False)
-    ids, shortened = encode_dialogue(tokenizer, made(*texts), len(whole) - 1)
+    (whole,), _ = encode_dialogue(tokenizer, made(*texts), 512)
+    assert encode_dialogue(tokenizer, made(*texts), len(whole)) == ([whole], False)
+    (ids,), shortened = encode_dialogue(tokenizer, made(*texts), len(whole) - 1)
     assert shortened
     assert ids[0] == tokenizer.cls_token_id
     assert ids[1:] == whole[-(len(ids) - 1) :]
@@ -241,7 +243,7 @@ def test_a_long_dialogue_loses_its_oldest_turns(tiny_encoder):
 
 def test_a_last_turn_that_is_too_long_keeps_its_end(tiny_encoder):
     tokenizer = open_tokenizer(str(tiny_encoder))
-    ids, shortened = encode_dialogue(tokenizer, made("hello", "a " * 50 + "b c"), 10)
+    (ids,), shortened = encode_dialogue(tokenizer, made("hello", "a " * 50 + "b c"), 10)
     assert shortened
     assert len(ids) == 10
     assert tokenizer.decode(ids).endswith("a a b c [SEP]")

@@ -29,9 +29,9 @@ def evaluate(
         ),
     ] = None,
     group_by: Annotated[
-        list[str] | None,
+        str,
         typer.Option(help="What dialogues of one group share, as in data split; intervals resample groups."),
-    ] = None,
+    ] = "card,situation,opening,text",
     out: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Also write a scorer's figures there: Markdown, CSV, JSON.")
     ] = None,
@@ -52,7 +52,7 @@ def evaluate(
 
     Example: esckit evaluate runs/rank --on valid.jsonl --ratings ratings.jsonl
     """
-    of_scorer = {"--rubric": rubric, "--baselines-from": baselines_from, "--group-by": group_by, "--out": out}
+    of_scorer = {"--rubric": rubric, "--baselines-from": baselines_from, "--out": out}
     if (Path(model) / "scorer_config.json").is_file():
         if not ratings:
             raise UserError("--ratings is missing: a scorer is measured against what people said of the dialogues")
@@ -84,12 +84,12 @@ def _scorer(
     ratings_files: list[str],
     rubric: str | None,
     baselines_from: list[str],
-    group_by: list[str] | None,
+    group_by: str,
     batch_size: int,
     limit: int | None,
 ) -> dict[str, Any]:
+    from data_prep.cli import parse_names
     from data_prep.records import Dialogue, read_records
-    from data_prep.splits import GROUP_KINDS
     from eval.evaluate_scorer import evaluate_scorer
     from train.rank import read_ratings
     from train.scorer import Scorer
@@ -108,7 +108,7 @@ def _scorer(
         ratings,
         scorer.config.training_levels,
         learned,
-        group_by or GROUP_KINDS,
+        parse_names(group_by, "--group-by"),
     )
     shortened = scorer.shortened(dialogues)
     return {"scorer": scorer.identity(), "on": Path(on).name, "shortened": shortened, **asdict(found)}

@@ -74,8 +74,8 @@ def results_page(commands: Sequence[tuple[Stage, float]], data: str, found: Any,
         "Intervals are 95 % bootstrap intervals over groups of pairs of one seeker post.\n",
         commands_section(commands, data),
         "## Data and training\n",
-        f"{rows['dialogues']} pairs of post and response to learn from ({rows['ratings']} ratings), {found['dialogues']} "
-        "to test on; no seeker post, opening or text is on both sides. "
+        f"{rows['dialogues']} pairs of post and response to learn from ({rows['ratings']} ratings), "
+        f"{found['dialogues']} to test on; no seeker post, opening or text is on both sides. "
         f"{rows['shortened']} training pairs were longer than the model reads and lost their beginning. "
         f"{trained['steps']} steps in {trained['train_seconds']:.0f} s, {trained['trainable_parameters']:,} trainable "
         "parameters.\n",

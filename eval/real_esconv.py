@@ -79,8 +79,11 @@ def stages(data: Path) -> list[Stage]:
             "Train the scorer of the seeker survey", ["train", recipe("esc_rank/esconv-survey-minilm.yaml"), "--resume"]
         ),
         Stage(
-            "The scorer against raters and the constant predictor",
-            ["evaluate", str(rank), "--on", str(split / "test.jsonl"), *ratings, "--batch-size", "16", "--json"],
+            "The scorer and the baselines against the raters",
+            [
+                *("evaluate", str(rank), "--on", str(split / "test.jsonl"), *ratings, "--batch-size", "16"),
+                *("--baselines-from", str(split / "train.jsonl"), "--json"),
+            ],
             capture=OUT / "agreement.json",
         ),
     ]

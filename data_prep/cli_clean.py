@@ -71,6 +71,8 @@ def _as_written(raw: bytes) -> tuple[Dialogue | PlainDialogue, str] | None:
 
 def _stream(path: Path) -> Iterator[tuple[Dialogue | PlainDialogue, str | None]]:
     """The dialogues of a file, each with its line if that is what we would write."""
+    from data_prep.sources.detect import not_ours
+
     seen: dict[str, int] = {}
     decoder = StrictDecoder()
     try:
@@ -93,8 +95,10 @@ def _stream(path: Path) -> Iterator[tuple[Dialogue | PlainDialogue, str | None]]
                     continue
                 try:
                     dialogue = Dialogue.model_validate(parse_json(line, where, decoder))
-                except ValidationError as error:
-                    raise UserError(f"{where}: {describe_invalid(error)}") from None
+                except (ValidationError, UserError) as error:
+                    fault = error if isinstance(error, UserError) else f"{where}: {describe_invalid(error)}"
+                    told = None if seen else not_ours(path, "Dialogue")
+                    raise UserError(told or str(fault)) from None
                 if dialogue.id in seen:
                     raise UserError(
                         f"{where}: id {dialogue.id!r} is already used at {path}:{seen[dialogue.id]}; ids must differ"

@@ -9,7 +9,8 @@ look alike it marks none (tests/data_prep/crisis_sentences.py): that there is no
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
 Kind = Literal["suicide", "self-harm", "abuse"]
 KINDS: tuple[Kind, ...] = ("suicide", "self-harm", "abuse")
@@ -70,7 +71,7 @@ TERMS: tuple[tuple[Kind, tuple[str, ...], str], ...] = (
     ),
     (
         "suicide",
-        (" life", "end it", "ending it"),
+        ("my life", "own life", "his life", "her life", "eir life"),
         r"\b(?:end(?:ed|ing)?|tak(?:e|ing)|took) (?:my|his|her|their)(?: own)? life\b",
     ),
     ("suicide", ("it all",), r"\b(?:want(?:ed)? to|just|could|going to|about|of|wanna) end(?:ing)? it all\b"),
@@ -93,12 +94,12 @@ TERMS: tuple[tuple[Kind, tuple[str, ...], str], ...] = (
     ),
     (
         "suicide",
-        ("living", "wake up", "here any"),
+        ("living", "wake up", "waking up", "be here any"),
         rf"\b(?:not worth living|{NOT_WANT} (?:wake up|be here any ?more)|never wak(?:e|ing) up)\b",
     ),
     (
         "suicide",
-        (" life", "living", "alive"),
+        ("life", "living", "alive"),
         r"\b(?:(?:sick|tired) of (?:living|life|being alive)|give up on (?:my )?life"
         r"|(?:done with|want out of) (?:my|this) life|life (?:is not|isn't) worth"
         r"|can(?:'t|not) go on living)\b",
@@ -151,14 +152,18 @@ TERMS: tuple[tuple[Kind, tuple[str, ...], str], ...] = (
     ),
     (
         "suicide",
-        ("活",),
+        ("想活", "愿活", "气活", "再活", "续活", "活不", "活够", "活着", "活下去"),
         r"(?:不想|不愿|没勇气|没有勇气)(?:再|继续)?活|活(?:不下去|够了)|活(?:着|下去)(?:真|也|还|就)?(?:没|无|有什么)(?:有|什么|啥)?意[思义]",
     ),
-    ("suicide", ("世界", "人世"), r"(?:[想要]|准备|打算)(?:就此|彻底)?(?:离开|告别)(?:这个|这)?(?:世界|人世)"),
+    (
+        "suicide",
+        ("个世界", "这世界", "开世界", "别世界", "个人世", "这人世", "开人世", "别人世"),
+        r"(?:[想要]|准备|打算)(?:就此|彻底)?(?:离开|告别)(?:这个|这)?(?:世界|人世)",
+    ),
     ("suicide", ("生命", "性命"), r"(?:结束|了结|放弃)(?:掉|了)?(?:我|自己|他|她)?的?(?:生命|性命)"),
     (
         "suicide",
-        ("一了百了", "解脱", "醒", "出生", "生下来"),
+        ("一了百了", "解脱", "不醒", "要醒", "想醒", "用醒", "会醒", "再醒", "出生", "生下来"),
         r"一了百了|(?:才能|求|想|想要|早点|快点)解脱|(?:再也|永远)不(?:要|想|用|会)?再?醒|不[要想]再?醒(?:过)?来"
         r"|(?:希望|宁愿|要是|如果).{0,8}没有?被?(?:出生|生下来)|不(?:应)?该(?:被)?(?:出生|生下来)",
     ),
@@ -197,7 +202,7 @@ TERMS: tuple[tuple[Kind, tuple[str, ...], str], ...] = (
     ),
     (
         "self-harm",
-        ("my head", "cigarette", "bleed", "myself"),
+        ("my head", "my own head", "cigarette", "bleed", "myself"),
         r"\b(?:bang|hit|smash|slam|bash)(?:s|es|ed|ing|ting)? my (?:own )?head (?:against|on|into)\b"
         r"|\b(?:stub\w*|put(?:ting)?) (?:out )?(?:\w+ )?cigarettes? (?:out )?on (?:my|her|his)\b"
         r"|\b(?:scratch|bit|pick)\w* .{0,25}(?:until|till) (?:it|they|i|my \w+) bleeds?\b"
@@ -206,12 +211,12 @@ TERMS: tuple[tuple[Kind, tuple[str, ...], str], ...] = (
     ("self-harm", ("自残", "自殘", "自伤", "自傷", "自虐", "割腕"), r"自[残殘虐]|(?<!源)自[伤傷](?!害)|割腕"),
     (
         "self-harm",
-        ("伤害", "傷害", "割", "划"),
+        ("害自己", "害我自己", "害到", "害了", "害过", "割", "划自己", "划伤", "划了", "划破", "划我", "划手"),
         r"[伤傷]害(?:到|了|过)?(?:我)?自己(?!的)|划(?:了|伤|破)?(?:我的?|自己的?)?手[臂腕]|(?<![规计策谋])[割划](?:伤)?自己",
     ),
     (
         "self-harm",
-        ("刀", "烟头", "用针", "拿针", "圆规", "打火机", "烫自己", "往自己", "在自己"),
+        ("刀", "烟头", "用针", "拿针", "小针", "工针", "圆规", "打火机", "烫自己", "往自己", "在自己"),
         r"[用拿](?:小|美工)?(?:刀片?|烟头|针|圆规|打火机).{0,6}(?:胳膊|手[臂腕]|大腿|腿上|皮肤|自己)(?!的?(?:头发|衣))"
         r"|烫自己|[往在]自己.{0,6}[划割烫]",
     ),
@@ -258,10 +263,10 @@ TERMS: tuple[tuple[Kind, tuple[str, ...], str], ...] = (
         r"|\bgroped me\b|\bwithout my consent\b|\bagainst my will\b",
     ),
     ("abuse", ("violen",), r"\bdomestic violence\b|\bviolent (?:with|towards?|to) (?:me|us|her|my)\b"),
-    ("abuse", ("虐待", "家暴", "暴力", "施暴"), r"虐待|家暴|家庭暴力|施暴"),
+    ("abuse", ("虐待", "家暴", "庭暴力", "施暴"), r"虐待|家暴|家庭暴力|施暴"),
     (
         "abuse",
-        ("性侵", "强奸", "強姦", "强暴", "猥", "骚扰", "侵犯"),
+        ("性侵", "强奸", "強奸", "强姦", "強姦", "强暴", "強暴", "猥", "骚扰", "侵犯"),
         r"性侵|[强強][奸姦暴]|猥[亵褻]|性骚扰|被\w{0,4}侵犯",
     ),
     (
@@ -271,24 +276,33 @@ TERMS: tuple[tuple[Kind, tuple[str, ...], str], ...] = (
     ),
     (
         "abuse",
-        ("脖子", "喉咙", "皮带", "衣架", "棍", "扫把", "扫帚", "鞭", "藤条", "拖鞋", "棒子", "把我", "回家"),
+        (
+            "脖子",
+            "喉咙",
+            "皮带",
+            "衣架",
+            "棍",
+            "扫把",
+            "扫帚",
+            "鞭",
+            "藤条",
+            "拖鞋",
+            "棒子",
+            "把我",
+            "敢回家",
+            "怕回家",
+        ),
         r"掐[住着]?我的?(?:脖子|喉咙)|[用拿](?:衣架|皮带|棍子|木棍|扫[把帚]|鞭子|藤条|拖鞋|棒子)[打抽揍][我她他孩]"
         r"|把我[推摔踹按](?:倒|下楼|[到在](?:地|墙|床))|(?:不敢|害怕)回家",
     ),
     (
         "abuse",
-        ("打", "掐", "踢", "揍"),
+        ("毒打", "殴打", "手打", "打骂", "暴打", *(f"{hurt}{done}我" for hurt in "打掐踢揍" for done in ("", "了"))),
         r"毒打|殴打|动手打|被\w{0,6}(?:打骂|暴打)|[爸妈亲母公夫友婆妻他她](?:[就又会还总老常喝醉酒了后动手一直经常每天从小曾]{0,8})[打掐踢揍](?:了)?我",
     ),
 )
 COMPILED = tuple((kind, anchors, re.compile(pattern)) for kind, anchors, pattern in TERMS)
 ANCHORS = tuple(sorted({anchor for _, anchors, _ in TERMS for anchor in anchors}))
-# Of each Chinese anchor a character that is rare beside the others: which of these a text holds tells most anchors off.
-RARE = (
-    "杀殺轻輕死短尽断算活世命跳吊药炭残殘伤傷虐割划暴侵奸姦猥扰打掐踢揍"
-    "百脱醒赘负拖消绳遗后刀烟针规烫撞血扇抽强摸非脖喉皮衣棍扫鞭藤棒回往告生手没少把在"
-)
-BY_CHARACTER = {rare: tuple(anchor for anchor in ANCHORS if rare in anchor) for rare in RARE}
 IN_LATIN = tuple(anchor for anchor in ANCHORS if anchor.isascii())
 LATIN_WORD = re.compile("[a-z]{3}")
 # One of these is in every anchor of Latin letters as it stands before lower(), which makes two letters beside ASCII
@@ -308,7 +322,9 @@ def crisis_kinds(text: str) -> tuple[Kind, ...]:
     Both languages are looked for in every text: people mix them.
     """
     lowered = _plain(text)
-    likely = [(kind, pattern) for kind, _, pattern in _likely(lowered) if pattern.search(lowered)]
+    likely = [
+        (kind, pattern) for kind, _, pattern in _likely(lowered, _chinese_anchors(lowered)) if pattern.search(lowered)
+    ]
     if not likely:
         return ()
     literal = FIGURES.sub(" ~ ", lowered)
@@ -316,38 +332,67 @@ def crisis_kinds(text: str) -> tuple[Kind, ...]:
     return tuple(kind for kind in KINDS if kind in found)
 
 
+@cache
+def _places_of_anchors() -> tuple[Any, tuple[tuple[str, ...], ...]]:
+    """Which Chinese anchors have a UTF-16 unit at their start, second and third place, shape (3, 65536), as bits; and
+    the anchors of each bit, one or more.
+
+    Anything may stand where an anchor has ended. No anchor has characters beyond the first plane.
+    """
+    import numpy as np
+
+    places = np.zeros((3, 1 << 16), dtype=np.uint64)
+    of_bit: list[list[str]] = [[] for _ in range(64)]
+    for number, anchor in enumerate(anchor for anchor in ANCHORS if not anchor.isascii()):
+        of_bit[number % 64].append(anchor)
+        for place, units in enumerate(places):
+            units[ord(anchor[place]) if place < len(anchor) else slice(None)] |= np.uint64(1 << number % 64)
+    return places, tuple(map(tuple, of_bit))
+
+
 def _chinese_anchors(text: str) -> set[str]:
+    """The Chinese anchors that occur in a text. All its characters are looked at at once, which tells most off."""
+    import numpy as np
+
     if text.isascii():
         return set()
-    return {anchor for rare in filter(text.__contains__, RARE) for anchor in BY_CHARACTER[rare] if anchor in text}
+    (first, second, third), of_bit = _places_of_anchors()
+    units = np.frombuffer((text + "\0\0").encode("utf-16-le", "surrogatepass"), dtype=np.uint16)
+    hits = first.take(units[:-2])
+    hits &= second.take(units[1:-1])
+    hits &= third.take(units[2:])
+    likely = int(np.bitwise_or.reduce(hits))
+    return {anchor for bit, some in enumerate(of_bit) if likely >> bit & 1 for anchor in some if anchor in text}
 
 
-def _likely(lowered: str) -> Iterator[tuple[Kind, tuple[str, ...], re.Pattern[str]]]:
-    present = _chinese_anchors(lowered)
+def _likely(lowered: str, chinese: set[str]) -> Iterator[tuple[Kind, set[str], re.Pattern[str]]]:
+    """The patterns that may find something in a text that holds these Chinese anchors, each with its anchors there."""
+    present = set(chinese)
     if LATIN_WORD.search(lowered):
         present.update(anchor for anchor in IN_LATIN if anchor in lowered)
     if present:
         for kind, anchors, pattern in COMPILED:
-            if not present.isdisjoint(anchors):
-                yield kind, anchors, pattern
+            held = present.intersection(anchors)
+            if held:
+                yield kind, held, pattern
 
 
 def may_have_crisis(texts: Iterable[str]) -> bool:
     """False when `crisis_kinds` finds nothing in any of the texts; looks at all of them at once, which is quicker."""
-    # No pattern matches across a NUL: none of them names it, and "any character" never stands in them.
     return may_have_crisis_joined("\0".join(texts))
 
 
 def may_have_crisis_joined(joined: str) -> bool:
     """`may_have_crisis` of texts that are joined by NUL already."""
     # No case is folded and no text searched where not even an anchor occurs: Chinese has no case.
-    if not any(map(joined.__contains__, LETTERS)) and not _chinese_anchors(joined):
+    chinese = _chinese_anchors(joined)
+    if not chinese and not any(map(joined.__contains__, LETTERS)):
         return False
     lowered = _plain(joined)
-    likely = [(anchors, pattern) for _, anchors, pattern in _likely(lowered)]
+    texts = lowered.split("\0")
     return any(
         pattern.search(text)
-        for text in (lowered.split("\0") if likely else ())
-        for anchors, pattern in likely
-        if any(anchor in text for anchor in anchors)
+        for _, anchors, pattern in _likely(lowered, chinese)
+        for text in texts
+        if any(map(text.__contains__, anchors))
     )

@@ -10,6 +10,10 @@ from typing import Any
 
 REPORT = "report.md"
 WIDTH = "120"
+LIMITS = (
+    "The scores compare supporters under one kind of seeker and this rubric. They repeat these raters and are no "
+    "clinical judgment."
+)
 
 
 def evaluate_new_scorer(recipe: Any) -> None:
@@ -70,7 +74,7 @@ def report_text(name: str, metrics: dict[str, Any], command: str, figures: str) 
             [
                 f"# Scorer {name}\n",
                 *notes,
-                "Parts share no card, situation, opening or text, near duplicates included, unless the recipe says else.\n",
+                "Parts share no group (`data.group_by` of the recipe), near duplicates included.\n",
                 "| part | dialogues | ratings | missing | longer than max_length |",
                 "|---|---|---|---|---|",
                 *rows,
@@ -80,8 +84,7 @@ def report_text(name: str, metrics: dict[str, Any], command: str, figures: str) 
                 "\n## The test part\n",
                 f"Nothing was chosen by it. Made by `{command}`:\n",
                 f"```\n{figures.strip()}\n```\n",
-                "The scores compare supporters under one kind of seeker and this rubric. They repeat these raters, and are "
-                "no clinical judgment.",
+                LIMITS,
             ]
         )
         + "\n"

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 def score(
     run: Annotated[Path, typer.Argument(help="Run folder of `esckit simulate`.")],
     scorer: Annotated[str, typer.Option(help="Folder of a trained scorer.")],
+    rubric: Annotated[
+        str | None,
+        typer.Option(help="Rubric to judge by, for a scorer of several: a name, or a .yaml file as trained."),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Dialogues read at once; changes the speed only.")] = 16,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
@@ -28,7 +32,7 @@ def score(
 
     console = Console(stderr=True, markup=False, highlight=False)
     with append_to_run(run) as opened:
-        judge = load_judge(scorer)
+        judge = load_judge(scorer, rubric)
         for note in opened.notes:
             console.print(note)
         with progress_bar("dialogues", len(opened.transcripts()), console) as advance:
@@ -52,7 +56,7 @@ def score(
             f"{missing} of {summary.dialogues} without a score"
         )
         if shortened:
-            typer.echo(f"  {shortened} were longer than the scorer reads; their oldest turns did not count")
+            typer.echo(f"  {shortened} were longer than the scorer reads; not all of their turns counted")
         for reason, count in sorted(summary.missing.items()):
             typer.echo(f"  {count}: {reason}")
     if missing:

@@ -114,11 +114,14 @@ class ScorerJudge:
         return self.scorer.shortened([transcript.to_dialogue() for transcript in transcripts])
 
 
-def load_judge(path: str) -> ScorerJudge:
-    """The judge of a trained scorer's folder. Raises UserError when it is none."""
+def load_judge(path: str, rubric: str | None = None) -> ScorerJudge:
+    """The judge of a trained scorer's folder; `rubric` chooses one of several (`Scorer.load`).
+
+    Raises UserError when the folder is no scorer, or the rubric is not as it was in training.
+    """
     from train.scorer import Scorer
 
-    return ScorerJudge(Scorer.load(path))
+    return ScorerJudge(Scorer.load(path, rubric))
 
 
 @dataclass

@@ -129,13 +129,17 @@ def run_recipe(recipe: object, resume: bool, force: bool) -> None:
 
     from transformers.utils import logging
 
+    from data_prep.errors import UserError
     from train.recipe import Recipe, ScorerRecipe
 
     logging.set_verbosity_error()
     checked = cast(Recipe, recipe)
     check_machine(checked, force)
     if isinstance(checked, ScorerRecipe) and checked.data.split and not launched():
-        show_plan(checked, None, None, None, as_json=False)
+        try:
+            show_plan(checked, None, None, None, as_json=False)
+        except UserError as error:
+            typer.echo(f"note: no plan can be made ({error})")  # training says whether it matters
     if isinstance(checked, ScorerRecipe):
         from train.rank import train_scorer
 
@@ -151,16 +155,19 @@ def tell(recipe: object, metrics: dict[str, Any]) -> None:
     """What came out of a run, in a few lines."""
     from typing import cast
 
-    from train.recipe import Recipe
+    from train.recipe import Recipe, ScorerRecipe
 
     data = metrics["data"]["train"]
     losses = metrics["train_loss"]
-    long = f"{data['windowed']} read in windows" if data.get("windowed") else f"{data['shortened']} shortened"
     typer.echo(
-        f"done: {metrics['steps']} steps on {data['dialogues']} dialogues ({long} to max_length)"
+        f"done: {metrics['steps']} steps on {data['dialogues']} dialogues ({data['shortened']} shortened to max_length)"
         + (f", loss {losses[0]:.4f} -> {losses[-1]:.4f}" if losses else "")
         + (f", held-out {metrics['eval_loss'][-1]:.4f}" if metrics["eval_loss"] else "")
     )
+    long = data["shortened"] + data.get("windowed", 0)
+    if isinstance(recipe, ScorerRecipe) and long:
+        share, how = long / data["dialogues"], recipe.data.long_dialogues
+        typer.echo(f"note: {long} dialogues ({share:.0%}) are longer than data.max_length: {how} of them are read")
     stray = metrics["data"].get("rated_dialogues_in_no_file", 0)
     if stray:
         typer.echo(f"note: {stray} rated dialogues are in none of the dialogue files; their ratings were not used")

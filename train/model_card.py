@@ -20,6 +20,20 @@ PURPOSE = {
     "distribution over the scale of every dimension. It repeats its raters, their mistakes included.",
 }
 
+LIMITS = """## What the scores are good for
+
+The scores compare supporters under one kind of seeker and one rubric: the dialogues, languages and raters named above.
+They make no clinical judgment, of a person or of a program, and are no ground for deciding what somebody in distress is
+told. Another kind of dialogue, another language, another seeker model or another wording of the rubric is outside of
+what was measured. Where the agreement above is low or its interval reaches 0, the dimension should not be reported.
+"""
+
+PARTS = {
+    "validation": "validation part (the checkpoint or the calibration may have been chosen by it)",
+    "test": "test part (nothing was chosen by it)",
+    "cross_validation": "all dialogues, each scored by members that never saw its group",
+}
+
 
 def card_of(folder: Path) -> str:
     """The card of a finished run. Raises UserError when the run is unfinished."""
@@ -43,6 +57,7 @@ def card_text(recipe: dict[str, Any], metrics: dict[str, Any]) -> str:
         PURPOSE[recipe["kind"]] + "\n",
         _data_section(recipe, metrics, sheets),
         _figures_section(metrics),
+        *((_agreement_section(recipe, metrics), LIMITS) if recipe["kind"] == "scorer" else ()),
         "## Recipe\n\n```yaml\n" + _recipe_text(recipe) + "```\n",
         "## Versions\n\n" + ", ".join(f"{name} {number}" for name, number in metrics["versions"].items()) + "\n",
     ]
@@ -70,7 +85,7 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
 
 def _data_section(recipe: dict[str, Any], metrics: dict[str, Any], sheets: list[dict[str, Any]]) -> str:
     lines = ["## Data\n"]
-    for name in ("train", "validation"):
+    for name in ("train", "validation", "test"):
         found = metrics["data"].get(name)
         if found:
             counts = ", ".join(f"{_words(key)} {value:,}" for key, value in found.items() if isinstance(value, int))
@@ -103,6 +118,30 @@ def _figures_section(metrics: dict[str, Any]) -> str:
     return "## Figures\n\n" + "\n".join(lines) + "\n"
 
 
+def _agreement_section(recipe: dict[str, Any], metrics: dict[str, Any]) -> str:
+    """Quadratic weighted kappa with the raters, part by part; a scorer without held-out ratings says so."""
+    rubrics = ", ".join(_plain(Path(name).name) for name in recipe["rubric"])
+    lines = [f"## Agreement with raters\n\nRubric: {rubrics}. Quadratic weighted kappa of the median level with every"]
+    lines[0] += " rating; 0 is what a constant reaches; 95 % bootstrap interval over dialogues.\n"
+    if metrics["data"].get("illustrative"):
+        lines.append("**Trained on illustrative samples: no figure here says anything of people.**\n")
+    if not metrics.get("agreement"):
+        lines.append("Not measured: the recipe holds no ratings out. Nobody should use scores of unknown agreement.")
+    for part, table in metrics.get("agreement", {}).items():
+        lines += [f"\nOn the {PARTS[part]}:\n", "| dimension | kappa | ratings | dialogues |", "|---|---|---|---|"]
+        for name, found in table.items():
+            lines.append(f"| {_plain(name)} | {_kappa(found)} | {found['ratings']} | {found['dialogues']} |")
+    return "\n".join(lines) + "\n"
+
+
+def _kappa(found: dict[str, Any]) -> str:
+    if found["kappa"] is None:
+        return f"undefined: {found['reason']}"
+    if found["low"] is None:
+        return f"{found['kappa']:.2f} (no interval: {found['reason']})"
+    return f"{found['kappa']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+
+
 def _recipe_text(recipe: dict[str, Any]) -> str:
     """The resolved recipe, files and folders without their place on this machine."""
     files = {
@@ -111,6 +150,9 @@ def _recipe_text(recipe: dict[str, Any]) -> str:
         if key in ("train", "validation", "ratings") and value
     }
     shown = _named({**recipe, "data": {**recipe["data"], **files}})
+    if recipe["kind"] == "scorer":
+        shown["rubric"] = [Path(name).name for name in recipe["rubric"]]
+        shown["data"]["key"] = recipe["data"]["key"] and Path(recipe["data"]["key"]).name
     return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True).replace("```", "'''")
 
 

@@ -11,6 +11,7 @@ import yaml
 
 from data_prep.errors import UserError
 from data_prep.records import sha256_of, write_text
+from data_prep.rubric import load_rubric
 from train.checkpoints import last_checkpoint, world_message
 from train.model_card import card_text
 from train.models import pick_dtype
@@ -33,7 +34,8 @@ def open_output(recipe: Recipe, resume: bool) -> str | None:
     folder = Path(recipe.out)
     main_process = int(os.environ.get("RANK", "0")) == 0
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    start = {"world_size": world_size, "data_sha256": data_sha256(recipe)}
+    rubrics = {name: load_rubric(name).sha for name in recipe.rubric} if isinstance(recipe, ScorerRecipe) else {}
+    start = {"world_size": world_size, "data_sha256": data_sha256(recipe), "rubrics": rubrics}
     if main_process:
         check_output(recipe, folder, resume, start)
     checkpoint = last_checkpoint(folder / "checkpoints", world_size, main_process) if resume else None
@@ -74,6 +76,9 @@ def _check_start(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> N
             f"{folder}: the run began with another content of {', '.join(changed)}; "
             "bring that back, or choose another `out`"
         )
+    other = [name for name, sha in now["rubrics"].items() if before.get("rubrics", {}).get(name, sha) != sha]
+    if other:
+        raise UserError(f"{folder}: rubric {', '.join(other)} has changed since the run began; choose another `out`")
     if before["world_size"] != now["world_size"]:
         raise UserError(world_message(folder, before["world_size"], now["world_size"]))
 

@@ -216,6 +216,11 @@ def _notes(recipe: Recipe, model: Model, config: Any) -> Iterator[str]:
     limit = getattr(config, "max_position_embeddings", None)
     if limit is not None and recipe.data.max_length > limit:
         yield f"data.max_length is {recipe.data.max_length}, but the model reads at most {limit}: training refuses it"
+    if isinstance(recipe, ScorerRecipe) and recipe.is_many:
+        count = recipe.scorer.members * (recipe.scorer.folds or 1)
+        yield f"{count} scorers are trained one after the other, each on no more rows than these"
+    if isinstance(recipe, ScorerRecipe) and recipe.data.long_dialogues == "windows":
+        yield "memory is planned for one window a dialogue; longer ones are several rows at once"
     if any(layer.softcap for layer in model.layers) and recipe.model.attention != "eager":
         yield "this architecture soft-caps its attention scores, which sdpa cannot do: set model.attention: eager"
 

@@ -22,7 +22,11 @@ from train.models import adapter_base, open_tokenizer
 Say = Callable[[str], None]
 CARRIED = ("recipe.yaml", "metrics.json", "README.md")
 # What must never be uploaded although it lies in a result folder.
-NOT_UPLOADED = ("checkpoints/*", "samples.jsonl", "wandb/*", "*.log", "runs/*", "training_args.bin")
+NOT_UPLOADED = (
+    *("checkpoints/*", "*/checkpoints/*", "samples.jsonl", "wandb/*", "*.log", "runs/*", "training_args.bin"),
+    # What people said, and what was learned of a rater by name.
+    *("data/*", "out_of_fold.jsonl", "raters.json", "*/raters.json"),
+)
 # Ranks that vLLM accepts for --max-lora-rank.
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 OLLAMA_READS = ("LlamaForCausalLM", "MistralForCausalLM", "Gemma2ForCausalLM", "Qwen2ForCausalLM", "Phi3ForCausalLM")

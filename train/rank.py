@@ -1,5 +1,6 @@
 """Trains the ESC-RANK scorer from dialogues and ratings."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.errors import UserError
-from data_prep.records import sha256_of, write_records
+from data_prep.records import sha256_of, write_records, write_text
 from train.callbacks import run_training
 from train.models import add_lora, load_tokenizer
 from train.output import finish, make_arguments, open_output, tidy_output
@@ -239,7 +240,7 @@ def train_scorer(recipe: ScorerRecipe, resume: bool = False) -> dict[str, Any]:
     more = {"agreement": held_out_agreement(trainer, data)}
     if trainer.is_world_process_zero():
         if data.raters:
-            more["rater_severity"] = take_severity(recipe, data)
+            save_severity(recipe, data)
         save_parts(recipe, data.ratings, data.parts)
         tidy_output(recipe)
         trainer.processing_class.save_pretrained(recipe.out)
@@ -270,10 +271,11 @@ def held_out_agreement(trainer: Any, data: RankData) -> dict[str, Any]:
     return found
 
 
-def take_severity(recipe: ScorerRecipe, data: RankData) -> dict[str, dict[str, float]]:
-    """What was learned of each rater: above 0, lower levels than the average rater's (log odds a level).
+def save_severity(recipe: ScorerRecipe, data: RankData) -> None:
+    """raters.json, what was learned of each rater: above 0, lower levels than the average rater's (log odds a level).
 
-    Read from the file beside the saved weights, which is then dropped: predictions need no rater.
+    Read from the file beside the saved weights, which is then dropped: predictions need no rater. It is apart from
+    the metrics because it names people, and is never uploaded.
     """
     from train.models import read_weights
     from train.scorer_model import RATERS
@@ -283,7 +285,8 @@ def take_severity(recipe: ScorerRecipe, data: RankData) -> dict[str, dict[str, f
     severity.load_state_dict(read_weights(file))
     file.unlink()
     table, columns = severity.centred().tolist(), data.ratings.columns()
-    return {name: dict(zip(columns, table[index], strict=True)) for name, index in data.raters.items()}
+    found = {name: dict(zip(columns, table[index], strict=True)) for name, index in data.raters.items()}
+    write_text(Path(recipe.out) / "raters.json", json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
 
 def save_parts(recipe: ScorerRecipe, ratings: RatingSet, parts: Parts) -> None:

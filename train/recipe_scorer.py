@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from data_prep.splits import GROUP_KINDS
@@ -30,8 +30,18 @@ class SplitSection(Section):
         return self
 
 
+def _either_name(schema: dict[str, Any]) -> None:
+    """In the JSON schema: `dialogues` beside `train`, one of them required."""
+    properties = schema["properties"]
+    properties["dialogues"] = {**properties["train"], "title": "Dialogues"}
+    schema["required"] = [name for name in schema["required"] if name != "train"]
+    schema["oneOf"] = [{"required": ["train"]}, {"required": ["dialogues"]}]
+
+
 class ScorerData(Section):
     """Dialogues and what people said of them."""
+
+    model_config = ConfigDict(json_schema_extra=_either_name)
 
     train: Files
     """Dialogues (JSONL). May be called `dialogues`, which says better what it holds where `split` divides them."""

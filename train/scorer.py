@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 
 from data_prep.errors import UserError
 from data_prep.records import Dialogue, Record, describe_invalid, parse_json, read_text, sha256_of, write_text
-from data_prep.rubric import Rubric, load_rubric
+from data_prep.rubric import Rubric, known_rubrics, load_rubric
 from data_prep.rubric_changes import rubric_changes
 from train.models import device_name, load_backbone, open_tokenizer
 from train.ordinal import Heads, make_heads
@@ -130,7 +130,7 @@ class Scorer:
 
     @classmethod
     def load(cls, path: str | Path, rubric: str | None = None) -> "Scorer":
-        """`rubric`, a name or the path of a .yaml file, says which of several; the file must be as it was in training.
+        """`rubric`, a name or the path of a .yaml file, says which of several; its text must be as it was in training.
 
         Raises UserError when the folder is no scorer, is incomplete, its base model cannot be loaded, or the rubric
         is not among those it was trained on or has changed since (the difference is named).
@@ -242,8 +242,7 @@ def load_model(folder: Path, config: ScorerConfig) -> ScorerModel:
     heads = new_heads(backbone, [one.rubric for one in config.rubrics], config.head)
     model = ScorerModel(backbone, heads, config.pooling, frozen=config.weights == "frozen")
     load_weights(model, folder)
-    model.eval()
-    return model if config.quantization else model.to(device_name())
+    return model.eval().to(device_name())
 
 
 def load_reader(section: ModelSection) -> Any:
@@ -258,7 +257,7 @@ def load_reader(section: ModelSection) -> Any:
 
 def choose_rubric(config: ScorerConfig, asked: str, folder: Path) -> ScorerConfig:
     """The configuration with another rubric chosen. Raises UserError when it has none of that name or another text."""
-    wanted = load_rubric(asked) if asked.endswith((".yaml", ".yml")) else None
+    wanted = load_rubric(asked) if asked.endswith((".yaml", ".yml")) or asked in known_rubrics() else None
     name = wanted.name if wanted else asked
     names = [one.rubric.name for one in config.rubrics]
     if name not in names:

@@ -183,7 +183,11 @@ def divide(
     rated = [(where, one) for where, one in located if ratings.is_rated(one.id)]
     if not rated:
         raise UserError(f"{', '.join(recipe.data.ratings)}: no rating for the dialogues given; check ids and rubric")
-    found = split_by_group([one for _, one in rated], shares, recipe.seed, recipe.data.group_by)
+    try:
+        found = split_by_group([one for _, one in rated], shares, recipe.seed, recipe.data.group_by)
+    except UserError as error:  # it speaks of the options of `esckit data split`
+        said = str(error).replace(" (--group-by, --near)", " (data.group_by)").replace("--group-by", "data.group_by")
+        raise UserError(said) from None
     ids = {name: {one.id for one in part} for name, part in found.items()}
     return {name: [pair for pair in rated if pair[1].id in chosen] for name, chosen in ids.items()}
 

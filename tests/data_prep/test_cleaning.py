@@ -356,7 +356,7 @@ def test_the_command_writes_reports_and_lists(tmp_path):
     [
         (b"", "holds no Dialogue record"),
         (b"\n{", r"d.jsonl:2: not valid JSON"),
-        (b'{"id": "a"}', "d.jsonl:1: language: found nothing"),
+        (b'{"id": "a", "turns": []}', "d.jsonl:1: language: found nothing"),
         (b"\n\xff", "d.jsonl:2: is not valid UTF-8"),
         ("{}".encode("utf-16"), "is UTF-16"),
     ],
@@ -473,3 +473,23 @@ def test_the_quick_way_refuses_what_the_long_way_refuses(tmp_path, meta):
     path.write_text(line.replace("d1", "d0") + line.replace('{"a": 0}', meta), encoding="utf-8")
     with pytest.raises(UserError, match=r"d\.jsonl:2: "):
         list(cleaned_lines(path, None, CleaningReport()))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (
+            '{"id": "c1", "language": "en", "problem": "no sleep", "source": "made"}\n',
+            "holds role cards, expected dial",
+        ),
+        ('[\n{"conv": 1}\n]', "is not a file of esckit dialogues; convert it first: esckit data convert SOURCE"),
+        ("name = 1\n", "in.jsonl:1: not valid JSON"),
+    ],
+)
+def test_a_file_of_something_else_is_told_in_one_line(tmp_path, content, told):
+    source = tmp_path / "in.jsonl"
+    source.write_text(content, encoding="utf-8")
+    with pytest.raises(UserError) as raised:
+        list(cleaned_lines(source, None, CleaningReport()))
+    assert told in str(raised.value)
+    assert "\n" not in str(raised.value)

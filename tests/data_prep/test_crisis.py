@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.crisis import ANCHORS, COMPILED, KINDS, LETTERS, RARE, crisis_kinds, may_have_crisis
+from data_prep.crisis import ANCHORS, COMPILED, KINDS, LETTERS, _chinese_anchors, crisis_kinds, may_have_crisis
 from data_prep.masking_pii import CRISIS_LINES, mask_pii
 from tests.data_prep.crisis_sentences import DEVELOPMENT, HELD_OUT
 
@@ -344,7 +344,19 @@ def test_known_crisis_lines_stay_also_where_nothing_says_what_they_are(number):
 
 def test_every_anchor_is_found_by_the_first_look():
     for anchor in ANCHORS:
-        assert any(sign in anchor for sign in (LETTERS if anchor.isascii() else RARE)), anchor
+        if anchor.isascii():
+            assert any(sign in anchor for sign in LETTERS), anchor
+        else:
+            assert all(anchor in _chinese_anchors(text) for text in (anchor, f"在{anchor}", f"{anchor}\U0001f600")), (
+                anchor
+            )
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.sampled_from(COMPILED).flatmap(lambda term: st.tuples(st.just(term[1]), st.from_regex(term[2]))))
+def test_whatever_a_pattern_finds_holds_one_of_its_words(drawn):
+    anchors, text = drawn
+    assert any(anchor in text for anchor in anchors), (anchors, text)
 
 
 pieces = st.one_of(

@@ -328,7 +328,7 @@ def app():
 
 
 def test_commands_end_to_end(tmp_path, app, monkeypatch):
-    monkeypatch.setattr("eval.judge.load_judge", lambda path: ScorerJudge(MadeScorer(better=("tuned",))))
+    monkeypatch.setattr("eval.judge.load_judge", lambda path, rubric: ScorerJudge(MadeScorer(better=("tuned",))))
     for name in ("base", "tuned"):
         make_run(tmp_path / name, name)
         done = CliRunner().invoke(app, ["score", str(tmp_path / name), "--scorer", "x", "--json"])
@@ -374,6 +374,8 @@ def test_real_scorer_from_its_folder_to_the_page(tmp_path, app, saved_scorer):
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, done.output
     assert "4 were done before" in done.output
+    wrong = CliRunner().invoke(app, [*arguments, "--rubric", "epitome"])
+    assert "was not trained on rubric 'epitome'; it knows: esc_eval" in str(wrong.exception)
     run = load_run(tmp_path / "run")
     judgments = run.judgments()
     assert len(judgments) == 4 * 7
@@ -385,7 +387,7 @@ def test_real_scorer_from_its_folder_to_the_page(tmp_path, app, saved_scorer):
 
 
 def test_missing_judgments_exit_with_1(tmp_path, app, monkeypatch):
-    monkeypatch.setattr("eval.judge.load_judge", lambda path: ScorerJudge(MadeScorer()))
+    monkeypatch.setattr("eval.judge.load_judge", lambda path, rubric: ScorerJudge(MadeScorer()))
     transcripts = [make_transcript("a"), make_transcript("b"), make_transcript("c", end_reason=EndReason.seeker_empty)]
     make_run(tmp_path / "run", transcripts=transcripts)
     for _ in range(2):

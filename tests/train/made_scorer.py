@@ -47,6 +47,9 @@ def live_scores(model: ScorerModel, recipe: ScorerRecipe, dialogues: Sequence[Di
     """Log probabilities [dialogues, dimensions, levels], each dialogue read alone by the model as it stands."""
     tokenizer = load_tokenizer(recipe.model)
     model.eval()
-    rows = [encode_dialogue(tokenizer, dialogue, recipe.data.max_length)[0] for dialogue in dialogues]
+    rows = [
+        encode_dialogue(tokenizer, dialogue, recipe.data.max_length, recipe.data.long_dialogues)[0]
+        for dialogue in dialogues
+    ]
     with torch.no_grad():
         return torch.cat([model(**window_batch([row], tokenizer.pad_token_id))["log_probabilities"] for row in rows])

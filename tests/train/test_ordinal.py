@@ -6,7 +6,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.ordinal import MISSING, CumulativeHeads, cumulative_log_probabilities
+from data_prep.resampling import bootstrap_interval
+from train.ordinal import (
+    KINDS,
+    MISSING,
+    CumulativeHeads,
+    RaterSeverity,
+    cumulative_log_probabilities,
+    expected,
+    make_heads,
+    median_level,
+)
+from train.scorer_agreement import mean_kappa
 
 
 def naive(scores: np.ndarray, cuts: np.ndarray) -> np.ndarray:
@@ -141,3 +152,188 @@ def test_a_planted_ordering_is_learned():
     expected = (held_out[1].exp() * torch.arange(11)).sum(1)
     assert float(torch.corrcoef(torch.stack([expected, labels[300:, 0, 1].float()]))[0, 1]) > 0.85
     assert float((held_out[0].argmax(1) == labels[300:, 0, 0]).float().mean()) > 0.85
+
+
+# ---- all kinds behind one interface
+
+WARM = torch.Generator().manual_seed(1)
+COUNTS = [[0, 3, 10, 40, 7], [1, 0], [0, 2, 0, 0, 5000, 0, 1]]
+
+
+def random_heads(kind: str, level_counts=(5, 2, 7), hidden: int = 8):
+    heads = make_heads(kind, hidden, level_counts)
+    for parameter in heads.parameters():
+        torch.nn.init.normal_(parameter, generator=WARM)
+    return heads
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_kind_gives_distributions_that_start_at_the_frequencies(kind):
+    heads = make_heads(kind, 8, [len(counts) for counts in COUNTS])
+    heads.set_priors(COUNTS)
+    for logs, counts in zip(heads(torch.randn(3, 8)), COUNTS, strict=True):
+        assert logs.dtype == torch.float32
+        smoothed = torch.tensor(counts) + 0.5
+        shares = smoothed / smoothed.sum()
+        torch.testing.assert_close(logs.exp().sum(1), torch.ones(3))
+        if kind != "squared":
+            torch.testing.assert_close(logs.exp(), shares.expand(3, -1), atol=1e-5, rtol=1e-3)
+    for logs in random_heads(kind)(10 * torch.randn(4, 8)):
+        torch.testing.assert_close(logs.exp().sum(1), torch.ones(4))
+        assert torch.isfinite(logs).all()
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_kind_stays_in_float32_under_mixed_precision(kind):
+    heads = random_heads(kind)
+    features = torch.randn(3, 8)
+    plain = heads(features)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = heads(features)
+    for left, right in zip(plain, mixed, strict=True):
+        assert torch.equal(left, right)
+    half = heads.to(torch.bfloat16)(features.bfloat16())
+    assert {logs.dtype for logs in half} == {torch.float32}
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_missing_rating_has_no_gradient_in_any_kind(kind):
+    """Ratings of one dialogue and dimension: the others get nothing, and splitting a batch changes nothing."""
+    features = torch.randn(2, 8, generator=WARM, requires_grad=True)
+    heads = random_heads(kind)
+    labels = torch.full((2, 3, 3), MISSING)
+    labels[0, 1, 2] = 4
+    heads.loss(heads(features), labels).backward()
+    assert features.grad is not None
+    assert not features.grad[1].any()
+    assert features.grad[0].abs().sum() > 0
+    grads = [heads.score.weight.grad]
+    rows = [sum(heads.outputs(n) for n in heads.level_counts[:2])]
+    assert not grads[0][: rows[0]].any()
+    assert grads[0][rows[0] :].abs().sum() > 0
+
+
+def by_hand(kind: str, p: np.ndarray, level: int, spread: float) -> float:
+    """The textbook loss of one rating, from probabilities in float64."""
+    if kind == "coral":
+        above = np.array([p[k + 1 :].sum() for k in range(len(p) - 1)])
+        wanted = level > np.arange(len(p) - 1)
+        return float(-(np.log(above[wanted]).sum() + np.log(1 - above[~wanted]).sum()))
+    if kind == "squared":
+        return float((((np.arange(len(p)) * p).sum() - level) / spread) ** 2)
+    return float(-np.log(p[level]))
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_loss_equals_its_formula(kind):
+    heads = random_heads(kind)
+    if kind == "squared":
+        heads.spread.copy_(torch.tensor([0.7, 1.5, 2.0]))
+    features = torch.randn(2, 8, generator=WARM)
+    labels = torch.tensor([[[4, 0, 6], [3, MISSING, 2]], [[0, 1, MISSING], [MISSING, MISSING, MISSING]]])
+    weights = torch.tensor([1.0, 0.25, 3.0]).expand(2, 2, 3)
+    logs = heads(features)
+    total = weight = 0.0
+    for (row, rater, dimension), level in np.ndenumerate(labels.numpy()):
+        if level != MISSING:
+            p = logs[dimension][row].detach().double().exp().numpy()
+            share = float(weights[row, rater, dimension])
+            spread = float(heads.spread[dimension]) if kind == "squared" else 1.0
+            total, weight = total + share * by_hand(kind, p, level, spread), weight + share
+    assert float(heads.loss(logs, labels, weights).detach()) == pytest.approx(total / weight, rel=1e-4)
+    assert float(heads.loss(logs, labels, weights, 20).detach()) == pytest.approx(total / 20, rel=1e-4)
+
+
+def test_corn_multiplies_conditional_probabilities():
+    heads = random_heads("corn", [4])
+    features = torch.randn(2, 8)
+    scores = torch.nn.functional.linear(heads.norm(features), heads.score.weight) + heads.bias[0]
+    above = scores.double().sigmoid().cumprod(1)  # P(level > k)
+    ones, zeros = torch.ones(2, 1), torch.zeros(2, 1)
+    expected_p = torch.cat([ones, above], 1) - torch.cat([above, zeros], 1)
+    torch.testing.assert_close(heads(features)[0].double().exp(), expected_p, atol=1e-5, rtol=1e-4)
+
+
+def test_expected_and_median_levels_by_hand():
+    p = torch.tensor([[0.4, 0.0, 0.0, 0.3, 0.3], [0.5, 0.0, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]])
+    assert median_level(p.log()).tolist() == [3, 0, 4]
+    assert expected(p.clamp(min=1e-12).log()).tolist() == pytest.approx([2.1, 1.0, 4.0], abs=1e-5)
+
+
+# ---- small data
+
+PER_SET = 40
+
+
+def contest(kind: str, seed: int) -> float:
+    """Quadratic weighted kappa on fresh dialogues after learning from 40: levels are cuts of one noisy direction."""
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(PER_SET + 400, 12, generator=generator)
+    strength = features @ torch.randn(12, generator=generator) / 12**0.5
+    strength = strength + 0.4 * torch.randn(len(features), generator=generator)
+    labels = torch.bucketize(strength, torch.tensor([-1.2, -0.6, -0.2, 0.2, 0.6, 1.2]))[:, None, None]
+    heads = make_heads(kind, 12, [7])
+    heads.set_priors([torch.bincount(labels[:PER_SET].flatten(), minlength=7).tolist()])
+    optimizer = torch.optim.Adam(heads.parameters(), lr=0.05, weight_decay=0.01)
+    for _ in range(60):
+        optimizer.zero_grad()
+        heads.loss(heads(features[:PER_SET]), labels[:PER_SET]).backward()
+        optimizer.step()
+    with torch.no_grad():
+        found = median_level(heads(features[PER_SET:])[0]).double().numpy()
+    return mean_kappa(found[:, None], labels[PER_SET:].double().numpy())
+
+
+def test_ordinal_heads_win_on_small_data():
+    """Paired over data sets, with a 95 % bootstrap interval: each ordinal kind against levels without an order."""
+    sets = range(12)
+    nominal = np.array([contest("cross_entropy", seed) for seed in sets])
+    for kind in ("cumulative", "coral", "corn", "squared"):
+        gain = np.array([contest(kind, seed) for seed in sets]) - nominal
+        limits = bootstrap_interval(lambda index, gain=gain: gain[index].mean(-1), gain.mean(), len(gain))
+        assert limits.low is not None
+        assert limits.low > 0, (kind, gain.mean(), limits)
+
+
+# ---- raters
+
+
+def test_severities_of_a_rasch_model_are_found_again():
+    """Ratings drawn from the model with known severities; the severe rater saw the better dialogues only."""
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(1200, 48, generator=generator)
+    places = torch.arange(5) - 2.0
+    truth = features[:, :1] * places - places**2 / 2
+    who = (features[:, 0] + torch.randn(1200, generator=generator) > 0).long()
+    severities = torch.tensor([-0.7, 0.7])
+    drawn = torch.multinomial((truth - severities[who][:, None] * places).softmax(1), 1, generator=generator)
+    labels, raters = drawn[:, :, None], who[:, None]
+    biases = {}
+    for knows_raters in (True, False):
+        heads, severity = make_heads("cross_entropy", 48, [5]), RaterSeverity(2, 1)
+        severity.counts.copy_(torch.bincount(who, minlength=2)[:, None])
+        optimizer = torch.optim.Adam([*heads.parameters(), *severity.parameters()], lr=0.05)
+        for _ in range(150):
+            optimizer.zero_grad()
+            by_rater = severity(raters) if knows_raters else None
+            (heads.loss(heads(features), labels, severity=by_rater) + severity.prior()).backward()
+            optimizer.step()
+        with torch.no_grad():
+            # How far the slope from bad to good dialogues is from that of the average rater.
+            wanted, found = expected(truth.log_softmax(1)), expected(heads(features)[0])
+            biases[knows_raters] = float((found - wanted)[features[:, 0] > 1].mean())
+        if knows_raters:
+            lenient, severe = severity.centred()[:, 0].tolist()
+            assert severe - lenient == pytest.approx(1.4, abs=0.2)
+    assert abs(biases[True]) < 0.15
+    assert biases[False] < -0.3
+
+
+def test_an_unknown_rater_is_of_average_severity():
+    severity = RaterSeverity(3, 2)
+    torch.nn.init.normal_(severity.severity)
+    severity.counts.copy_(torch.tensor([[4.0, 0.0], [1.0, 2.0], [1.0, 2.0]]))
+    found = severity(torch.tensor([[0, -1], [2, 1]]))
+    assert found.shape == (2, 2, 2)
+    assert not found[0, 1].any()
+    assert (severity.centred() * severity.counts).sum(0).tolist() == pytest.approx([0, 0], abs=1e-5)

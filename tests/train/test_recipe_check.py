@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from esckit import app
 from tests.train.made import SAMPLES, dialogue, read_lines, write_lines
-from train.recipe import RESERVED, ChatRecipe, ScorerRecipe, load_recipe, training_arguments_class
 from train.best import has_validation
+from train.recipe import RESERVED, ChatRecipe, ScorerRecipe, load_recipe, training_arguments_class
 from train.recipe_check import StepResult, check_recipe, made_by
 from train.recipe_schema import recipe_schema
 from train.recipe_sections import as_list

@@ -10,6 +10,8 @@ import typer
 from data_prep.errors import UserError
 from eval.progress import progress_bar
 
+LEVELS = ("median", "mode")
+
 
 def evaluate(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A scorer folder, or a chat model: hf:BASE+ADAPTER.")],
@@ -32,6 +34,9 @@ def evaluate(
         str,
         typer.Option(help="What dialogues of one group share, as in data split; intervals resample groups."),
     ] = "card,situation,opening,text",
+    level: Annotated[
+        str, typer.Option(help="Which level a scorer's distribution stands for: median, as in scoring, or mode.")
+    ] = "median",
     out: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Also write a scorer's figures there: Markdown, CSV, JSON.")
     ] = None,
@@ -60,7 +65,9 @@ def evaluate(
             raise UserError("--by-turn is for a chat model; a scorer reads whole dialogues")
         if strategies:
             raise UserError("--strategies is for a supporter, a scorer picks none; leave it out")
-        result = _scorer(model, on, ratings, rubric, baselines_from or [], group_by, batch_size, limit)
+        if level not in LEVELS:
+            raise UserError(f"--level {level!r}: expected {' or '.join(LEVELS)}")
+        result = _scorer(model, on, ratings, rubric, baselines_from or [], group_by, level, batch_size, limit)
         if out is not None:
             _write(result, Path(out))
     else:
@@ -85,6 +92,7 @@ def _scorer(
     rubric: str | None,
     baselines_from: list[str],
     group_by: str,
+    level: str,
     batch_size: int,
     limit: int | None,
 ) -> dict[str, Any]:
@@ -109,6 +117,7 @@ def _scorer(
         scorer.config.training_levels,
         learned,
         parse_names(group_by, "--group-by"),
+        level,
     )
     shortened = scorer.shortened(dialogues)
     return {"scorer": scorer.identity(), "on": Path(on).name, "shortened": shortened, **asdict(found)}

@@ -17,7 +17,7 @@ from data_prep.errors import UserError
 from data_prep.records import Dialogue
 from data_prep.rubric import Rubric
 from data_prep.splits import GROUP_KINDS, NEAR, groups
-from eval.scorer_figures import Floats, Ints, Predictions, by_median, confusion, differences, figures, numbered
+from eval.scorer_figures import LEVEL_RULES, Floats, Ints, Predictions, confusion, differences, figures, numbered
 from eval.statistics import Interval
 
 Given = Mapping[str, Mapping[str, Mapping[str, float | None]]]
@@ -86,6 +86,8 @@ class ScorerEvaluation:
     groups: int
     baselines: str
     """What the regressions were fitted on, in words."""
+    level: str
+    """How a distribution becomes a level: one of LEVEL_RULES."""
     dimensions: list[DimensionFigures] = field(default_factory=list)
 
 
@@ -97,6 +99,7 @@ def evaluate_scorer(
     training_levels: Mapping[str, Sequence[int]] | None = None,
     baselines_from: Sequence[Dialogue] = (),
     group_by: Sequence[str] = GROUP_KINDS,
+    level: str = "median",
     seed: int = 0,
 ) -> ScorerEvaluation:
     """Agreement of scores with every rating, dimension by dimension and language by language.
@@ -104,6 +107,7 @@ def evaluate_scorer(
     `scores` are those of `dialogues`, in order. `training_levels` are the ratings that the scorer learned from, by
     level, which the constant is taken of; without them it is of what the regressions are fitted on. These are fitted
     on `baselines_from`, whose ratings are in `ratings` too, or else by cross-validation over groups of `dialogues`.
+    `level` is one of LEVEL_RULES, the same for everybody but the constant.
     Raises UserError when no dialogue has a rating, a dimension has none, or training dialogues are among those given.
     """
     rated = [index for index, one in enumerate(dialogues) if is_rated(ratings.get(one.id, {}))]
@@ -122,6 +126,7 @@ def evaluate_scorer(
     rest, constants, how = baselines(rubric, chosen, rows, ratings, baselines_from, group, seed)
     if training_levels is not None:
         constants = {name: constant(training_levels[name], len(chosen)) for name in rubric.names()}
+    rule = LEVEL_RULES[level]
     result = ScorerEvaluation(
         dialogues=len(dialogues),
         without_rating=len(dialogues) - len(chosen),
@@ -129,22 +134,23 @@ def evaluate_scorer(
         ratings_elsewhere=sum(is_rated(raters) for name, raters in ratings.items() if name not in known),
         groups=int(group.max()) + 1,
         baselines=how,
+        level=level,
     )
     for name in rubric.names():
-        said = {"scorer": by_median(distributions(rubric, name, found)), "constant": constants[name]}
-        said |= {kind: by_median(by_dimension[name]) for kind, by_dimension in rest.items()}
+        said = {"scorer": rule(distributions(rubric, name, found)), "constant": constants[name]}
+        said |= {kind: rule(by_dimension[name]) for kind, by_dimension in rest.items()}
         for language, part in languages(chosen, rows[name]):
-            result.dimensions.append(_measured(rubric, name, language, part, said, seed))
+            result.dimensions.append(_measured(rubric, name, language, part, said, level, seed))
     return result
 
 
 def _measured(
-    rubric: Rubric, name: str, language: str, rows: Rows, said: Mapping[str, Predictions], seed: int
+    rubric: Rubric, name: str, language: str, rows: Rows, said: Mapping[str, Predictions], level: str, seed: int
 ) -> DimensionFigures:
     levels = list(rubric.dimension(name).levels())
     spoken = {who: predictions.of(rows.dialogue) for who, predictions in said.items()}
     if not np.isnan(rows.human).all():
-        spoken["human"] = by_median(rows.human)
+        spoken["human"] = LEVEL_RULES[level](rows.human)
     predictors = {}
     for who, one in spoken.items():
         found = figures(rows.rated, one, rows.group, seed)

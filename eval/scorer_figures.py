@@ -58,6 +58,14 @@ def by_median(probabilities: Floats) -> Predictions:
     return Predictions(levels.clip(max=probabilities.shape[1] - 1), probabilities)
 
 
+def by_mode(probabilities: Floats) -> Predictions:
+    """The level is the most probable one, the lowest of several: hits most levels exactly, whatever their order."""
+    return Predictions(np.nan_to_num(probabilities).argmax(axis=1), probabilities)
+
+
+LEVEL_RULES = {"median": by_median, "mode": by_mode}
+
+
 @dataclass(frozen=True)
 class Sums:
     """Per group, or per resample: what the figures are made of. Shapes begin with [groups] or [resamples]."""

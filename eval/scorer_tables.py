@@ -16,9 +16,9 @@ PREDICTORS = {
 }
 SHOWN = ("accuracy", "within_one", "macro_f1", "kappa", "spearman", "kendall", "mae", "bias", "ece")
 NOTES = """\
-Exact (ACC), within one (ACC_soft) and MAE are of the predicted level, the median of the distribution; Spearman,
-Kendall and bias (predicted less rated) of the expected level; calibration error of the predicted level's probability,
-in ten bins. Intervals are 95 % BCa bootstrap intervals over groups: dialogues that share a card, situation, opening or
+Exact (ACC), within one (ACC_soft), macro-F1, kappa and MAE are of the predicted level; Spearman, Kendall and bias
+(predicted less rated) of the expected level; calibration error of the predicted level's probability, in ten bins.
+Intervals are 95 % BCa bootstrap intervals over groups: dialogues that share a card, situation, opening or
 text. The constant is the most frequent training level. One rater: the rater against the others of the same dialogue."""
 
 
@@ -51,6 +51,7 @@ def lines(part: Mapping[str, Any]) -> list[list[str]]:
 
 def notes(result: Mapping[str, Any]) -> Iterator[str]:
     """What a reader has to know of the whole, a sentence each."""
+    yield f"the predicted level is the distribution's {result['level']}"
     yield f"regressions: {result['baselines']}"
     yield f"intervals over {result['groups']} groups of dialogues"
     for key, what in (

@@ -43,7 +43,13 @@ def test_the_page_holds_the_figures_and_no_path():
     page = results_page(
         [(Stage("Convert", ["data", "convert", "epitome", "/home/me/real/epitome"]), 61.0)],
         "/home/me/real",
-        {"dimensions": parts, "baselines": "fitted on 9 training dialogues", "groups": 3, "dialogues": 3},
+        {
+            "dimensions": parts,
+            "baselines": "fitted on 9 training dialogues",
+            "groups": 3,
+            "level": "mode",
+            "dialogues": 3,
+        },
         {
             "data": {"train": {"dialogues": 7, "ratings": 21, "shortened": 1}},
             **{"steps": 3, "train_seconds": 8.0, "trainable_parameters": 1234},
@@ -51,5 +57,5 @@ def test_the_page_holds_the_figures_and_no_path():
     )
     assert "/home/me" not in page
     assert "$ESCKIT_REAL_DATA/epitome  # 61 s" in page
-    assert "| explorations | 0.500 [0.250, 0.750] | 0.500 [0.250, 0.750] | 0.938 / 0.659 |" in page
+    assert "| explorations | 0.500 [0.250, 0.750] | 0.500 [0.250, 0.750] | 0.67 0.67 | 0.938 / 0.659 |" in page
     assert "fitted on 9 training dialogues" in page

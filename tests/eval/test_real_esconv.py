@@ -53,7 +53,7 @@ def test_the_page_holds_the_figures_and_no_path():
         data="/home/me/real",
         leaks={"leaks": [{"kind": "opening", "shared": 1, "ids_a": ["a"], "ids_b": ["b", "c"]}]},
         perplexity={"models": {"after": FOUND, "before": UNDEFINED}, "ratio": FOUND, "dialogues": 5, "tokens": 9},
-        agreement={"dimensions": [part], "baselines": "fitted on 9 training dialogues", "groups": 3},
+        agreement={"dimensions": [part], "baselines": "fitted on 9 training dialogues", "groups": 3, "level": "mode"},
         role={"data": {"train": counts}, "steps": 3, "train_seconds": 60.0, "trainable_parameters": 1234},
         rank={"data": {"train": counts, "validation": counts}, "steps": 4, "train_seconds": 8.0},
         report={

@@ -5,7 +5,17 @@ import pytest
 from scipy import stats
 from sklearn.metrics import accuracy_score, cohen_kappa_score, confusion_matrix, f1_score, mean_absolute_error
 
-from eval.scorer_figures import FIGURES, Predictions, Sampled, by_median, confusion, differences, figures, numbered
+from eval.scorer_figures import (
+    FIGURES,
+    Predictions,
+    Sampled,
+    by_median,
+    by_mode,
+    confusion,
+    differences,
+    figures,
+    numbered,
+)
 
 LEVELS = [0, 1, 2, 3, 4]
 NAN = float("nan")
@@ -58,6 +68,13 @@ def test_the_level_is_the_median_as_in_a_judgment():
     rows = np.random.default_rng(3).dirichlet(np.full(5, 0.3), 300)
     rows = np.vstack([rows, [0.5, 0.5, 0, 0, 0], [0, 0, 0, 0.5, 0.5]])
     assert by_median(rows).levels.tolist() == [median_level(row, LEVELS) for row in rows]
+
+
+def test_the_mode_is_the_most_probable_level():
+    rows = np.array([[0.45, 0.1, 0.45], [0.2, 0.3, 0.5], [NAN] * 3])
+    assert by_mode(rows).levels[:2].tolist() == [0, 2]
+    assert by_median(rows).levels[:2].tolist() == [1, 1]
+    assert by_mode(rows).given().tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize("name", list(FIGURES))

@@ -14,11 +14,22 @@ PREDICTORS = {
     "tfidf": "TF-IDF",
     "human": "one rater",
 }
-SHOWN = ("accuracy", "within_one", "macro_f1", "kappa", "spearman", "kendall", "mae", "bias", "ece")
+SHORT = {
+    "accuracy": "ACC",
+    "within_one": "ACC_soft",
+    "macro_f1": "macro-F1",
+    "kappa": "kappa",
+    "spearman": "Spearman",
+    "kendall": "Kendall",
+    "mae": "MAE",
+    "bias": "bias",
+    "ece": "ECE",
+}
+"""Every figure, in the order of the tables, as a terminal has room for it."""
 NOTES = """\
-Exact (ACC), within one (ACC_soft), macro-F1, kappa and MAE are of the predicted level; Spearman, Kendall and bias
-(predicted less rated) of the expected level; calibration error of the predicted level's probability, in ten bins.
-Intervals are 95 % BCa bootstrap intervals over groups: dialogues that share a card, situation, opening or
+ACC (exact), ACC_soft (within one), macro-F1, quadratic weighted kappa and MAE are of the predicted level; Spearman,
+Kendall and bias (predicted less rated) of the expected level; ECE, the calibration error, of the predicted level's
+probability, in ten bins. Intervals are 95 % BCa bootstrap intervals over groups: dialogues that share a card, situation, opening or
 text. The constant is the most frequent training level. One rater: the rater against the others of the same dialogue."""
 
 
@@ -43,10 +54,10 @@ def heads(part: Mapping[str, Any]) -> list[str]:
     return [constant if who == "constant" else label for who, label in PREDICTORS.items() if who in part["predictors"]]
 
 
-def lines(part: Mapping[str, Any]) -> list[list[str]]:
+def lines(part: Mapping[str, Any], names: Mapping[str, str] = FIGURES) -> list[list[str]]:
     """One line a figure: its name, and a cell for each predictor."""
     shown = [part["predictors"][who]["figures"] for who in PREDICTORS if who in part["predictors"]]
-    return [[FIGURES[name], *(cell(figures[name]) for figures in shown)] for name in SHOWN]
+    return [[names[name], *(cell(figures[name]) for figures in shown)] for name in SHORT]
 
 
 def notes(result: Mapping[str, Any]) -> Iterator[str]:
@@ -75,12 +86,12 @@ def show(result: Mapping[str, Any]) -> None:
         table = Table(title=title(part), title_justify="left")
         for index, head in enumerate(["figure", *heads(part)]):
             table.add_column(head, overflow="fold", min_width=0 if index == 0 else 5)
-        for line in lines(part):
+        for line in lines(part, SHORT):
             table.add_row(*line)
         console.print(table)
     for part in result["dimensions"]:
         console.print(f"{part['dimension']} ({part['language']}): {part['verdict']}", soft_wrap=True, markup=False)
-    for note in notes(result):
+    for note in (" ".join(NOTES.split()), *notes(result)):
         console.print(note, soft_wrap=True, markup=False)
 
 

@@ -135,6 +135,16 @@ def test_the_verdict_says_where_the_constant_is_better_and_what_beats_the_scorer
     assert "below one rater against the others" in said(constant=level, human={"kappa": (-0.3, -0.1)})
 
 
+def test_the_level_may_be_the_most_probable_one():
+    scores = [{"warm": (0.45, 0.0, 0.1, 0.0, 0.45), "deep": (0.4, 0.2, 0.4)}] * 40
+    median, mode = (
+        evaluated(scores, DIALOGUES, ratings_of(), TRAINING, level=level).dimensions[0].predictors["scorer"].confusion
+        for level in ("median", "mode")
+    )
+    assert [sum(column) for column in zip(*median, strict=True)] == [0, 0, 80, 0, 0]
+    assert [sum(column) for column in zip(*mode, strict=True)] == [80, 0, 0, 0, 0]
+
+
 def test_equal_ratings_are_said_to_decide_nothing():
     same = {one.id: {"a": {"warm": 3.0, "deep": 2.0}} for one in DIALOGUES}
     for part in evaluated(PERFECT, DIALOGUES, same, TRAINING).dimensions:

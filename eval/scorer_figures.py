@@ -94,8 +94,8 @@ class Sampled:
         expected = predicted.probabilities @ np.arange(levels)
         # The last bin takes in 1.
         bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
-        # Rounded, so that equal distributions that were computed in other batches stay ties.
-        values, places = np.unique(expected.round(6), return_inverse=True)
+        # To a thousandth of a level: what was computed in other batches stays a tie, and the table of a large set small.
+        values, places = np.unique(expected.round(3), return_inverse=True)
         self.values = len(values)
 
         def summed(columns: Ints, width: int, weights: Any = 1.0) -> Any:

@@ -29,8 +29,9 @@ SHORT = {
 NOTES = """\
 ACC (exact), ACC_soft (within one), macro-F1, quadratic weighted kappa and MAE are of the predicted level; Spearman,
 Kendall and bias (predicted less rated) of the expected level; ECE, the calibration error, of the predicted level's
-probability, in ten bins. Intervals are 95 % BCa bootstrap intervals over groups: dialogues that share a card, situation, opening or
-text. The constant is the most frequent training level. One rater: the rater against the others of the same dialogue."""
+probability, in ten bins. Intervals are 95 % BCa bootstrap intervals over groups: dialogues that share a card,
+situation, opening or text, unless grouped otherwise. The constant is the most frequent training level. One rater: the
+rater against the others of the same dialogue."""
 
 
 def cell(interval: Mapping[str, Any], digits: int = 2) -> str:

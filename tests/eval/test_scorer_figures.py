@@ -47,8 +47,8 @@ def test_figures_are_those_of_sklearn_and_scipy(seed):
     assert found["macro_f1"] == pytest.approx(f1_score(rated, said.levels, average="macro"))
     kappa = cohen_kappa_score(rated, said.levels, labels=LEVELS, weights="quadratic")
     assert found["kappa"] == pytest.approx(kappa)
-    assert found["spearman"] == pytest.approx(stats.spearmanr(rated, expected.round(6)).statistic)
-    assert found["kendall"] == pytest.approx(stats.kendalltau(rated, expected.round(6)).statistic)
+    assert found["spearman"] == pytest.approx(stats.spearmanr(rated, expected.round(3)).statistic)
+    assert found["kendall"] == pytest.approx(stats.kendalltau(rated, expected.round(3)).statistic)
     assert found["bias"] == pytest.approx((expected - rated).mean())
 
 

@@ -94,7 +94,7 @@ class Sampled:
         expected = predicted.probabilities @ np.arange(levels)
         # The last bin takes in 1.
         bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
-        # To a thousandth of a level: what was computed in other batches stays a tie, and the table of a large set small.
+        # To a thousandth of a level: ties stay ties whatever the batch, and the table of a large set stays small.
         values, places = np.unique(expected.round(3), return_inverse=True)
         self.values = len(values)
 

@@ -18,6 +18,7 @@ from train.rank import build_trainer, train_scorer
 from train.scorer import CONFIG, Scorer, read_config
 from train.scorer_agreement import mean_kappa
 from train.scorer_data import level_weights, read_rating_set
+from train.scorer_model import mean_of_windows
 
 DIALOGUES = read_records(SAMPLES / "rated_dialogues.jsonl", Dialogue)[:9]
 
@@ -75,6 +76,14 @@ def test_a_frozen_backbone_is_not_touched_and_not_saved(content, tmp_path):
     assert read_config(Path(recipe.out)).weights == "frozen"
 
 
+def test_vectors_of_windows_are_averaged():
+    """The heads normalise, so a sum would go unseen there."""
+    pooled = torch.tensor([[1.0, 2.0], [3.0, 6.0], [5.0, 5.0], [7.0, 1.0]])
+    found = mean_of_windows(pooled, torch.tensor([0, 0, 1, 2]))
+    assert found.tolist() == [[2.0, 4.0], [5.0, 5.0], [7.0, 1.0]]
+    assert mean_of_windows(pooled, torch.arange(4)).equal(pooled)
+
+
 def test_windows_are_read_in_full_and_averaged(content, tmp_path, tiny_encoder):
     """The vector of a dialogue in two windows is the mean of theirs; the report says how many were read so."""
     recipe = scorer_recipe(tmp_path, content, "data.max_length=48", "data.long_dialogues=windows")
@@ -104,6 +113,22 @@ def test_level_weights_balance_and_keep_their_mean():
     assert balanced[2] == 0
     assert balanced[0] * 40 == pytest.approx(balanced[1] * 10) == pytest.approx(balanced[3] * 50)
     assert level_weights(counts, 0.5)[1] / level_weights(counts, 0.5)[0] == pytest.approx(2)
+
+
+@pytest.mark.parametrize("how", ["scorer.class_weights=balanced", "scorer.labels=soft"])
+def test_a_step_divides_by_the_weight_of_its_ratings(how, content, tmp_path):
+    """What is logged is the weighted mean, and held-out ratings are weighed by no level."""
+    content["training"] |= {"max_steps": 1, "per_device_train_batch_size": 12}
+    trainer, _ = build_trainer(scorer_recipe(tmp_path, content, how))
+    batch = trainer.data_collator(trainer.train_dataset)
+    with torch.no_grad():
+        expected = float(trainer.model(**batch)["loss"])  # heads are at 0: dropout changes nothing
+    counted = float(batch["weights"].sum()) / float((batch["labels"] >= 0).sum())
+    assert (counted == pytest.approx(1)) == ("balanced" in how)
+    trainer.train()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, abs=1e-4)
+    held = {weight for row in trainer.eval_dataset for weights in row["weights"] for weight in weights}
+    assert held <= {0.0, 0.5, 1.0}
 
 
 def test_soft_labels_count_dialogues_alike(content, tmp_path):

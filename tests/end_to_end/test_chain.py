@@ -84,6 +84,7 @@ COMMANDS = [
     "data-clean",
     "data-split",
     "data-leaks",
+    "data-doctor",
     "data-export",
     "data-build-role",
     "data-build-supporter",

@@ -352,6 +352,8 @@ def _table(rubric: Rubric, dialogues: Sequence[Dialogue], ratings: Given) -> tup
     for place, dialogue in enumerate(dialogues):
         for _, given in sorted(ratings.get(dialogue.id, {}).items()):
             values = [(given.get(one.name), one.scale[0]) for one in rubric.dimensions]
+            if all(value is None for value, _ in values):
+                continue
             index.append(place)
             levels.append([-1 if value is None else int(value) - low for value, low in values])
     table: NDArray[Any] = np.array(levels, dtype=np.int64).reshape(-1, len(rubric.dimensions))

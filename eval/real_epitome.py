@@ -48,8 +48,8 @@ differences below about 0.04 are noise.
 - **Helped**: weights by the square root of a level's rarity; without them rare levels are hardly ever said. Two seeds
   averaged: on the test pairs kappa .70, .71, .76, the first seed alone .67, .64, .74 (seen when the recipe was settled).
 - **Did not help**: more epochs (the held-out likelihood is best at the third; accuracy does not move). The median in
-  place of the most probable level costs exact hits on interpretations (.759 for .796), whose ratings are nearly all 0
-  or 2, for a few hits in the middle (macro-F1 .570 for .539).
+  place of the most probable level costs exact hits on interpretations (.759 for .796), whose ratings are nearly all
+  0 or 2, for a few hits in the middle (macro-F1 .570 for .539).
 - **Open**: pooling over the response alone looked better for interpretations after two epochs (.814 for .775) and worse
   for emotional reactions (.733 for .775). Conditional heads, balanced weights and calibration were not tried.
 - **Not solved**: the middle level of interpretations, 86 of 2,297 ratings.

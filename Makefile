@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 ESCKIT := $(VENV)/bin/esckit
 
-.PHONY: setup quickstart real real-supporter test lint format clean
+.PHONY: setup quickstart real real-supporter real-epitome test lint format clean
 
 setup: $(VENV)/.installed
 
@@ -21,6 +21,9 @@ real: setup  ## the same chain on real data: ESCKIT_REAL_DATA names the folder
 
 real-supporter: setup  ## a supporter with strategies on ESConv
 	$(VENV)/bin/python -m eval.real_supporter
+
+real-epitome: setup  ## a scorer of three mechanisms of empathy
+	$(VENV)/bin/python -m eval.real_epitome
 
 test: setup
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+MANY = 5000
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -36,7 +38,8 @@ def bootstrap_interval(
 ) -> Limits:
     """BCa interval (Efron 1987) of a statistic of unit indices, [resamples, draws] -> [resamples].
 
-    Percentile where BCa is undefined. None when there are fewer than two units (the reason calls them `unit`), when
+    Percentile where BCa is undefined, and beyond MANY units, where the two agree and BCa's jackknife takes a resample a
+    unit. None when there are fewer than two units (the reason calls them `unit`), when
     the statistic is undefined in any resample (a figure that may vanish has no honest interval), or when all resamples
     give the same value.
     """
@@ -55,7 +58,7 @@ def bootstrap_interval(
             n_resamples=resamples,
             batch=max(1, 4_000_000 // units),
             confidence_level=confidence,
-            method="BCa",
+            method="BCa" if units <= MANY else "percentile",
             rng=np.random.default_rng(seed),
         )
     drawn = np.asarray(result.bootstrap_distribution)
@@ -66,7 +69,7 @@ def bootstrap_interval(
         return Limits(reason="every resample gives the same value")
     low, high = result.confidence_interval
     if np.isfinite(low) and np.isfinite(high):
-        return Limits(float(low), float(high), "BCa")
+        return Limits(float(low), float(high), "BCa" if units <= MANY else "percentile")
     tail = (1 - confidence) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail])
     return Limits(float(low), float(high), "percentile")

@@ -10,12 +10,35 @@ import typer
 from data_prep.errors import UserError
 from eval.progress import progress_bar
 
+LEVELS = ("median", "mode")
+
 
 def evaluate(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A scorer folder, or a chat model: hf:BASE+ADAPTER.")],
     on: Annotated[str, typer.Option("--on", metavar="DIALOGUES", help="Held-out dialogues (JSONL).")],
     ratings: Annotated[
         list[str] | None, typer.Option(help="Ratings of those dialogues (JSONL), for a scorer; may be repeated.")
+    ] = None,
+    rubric: Annotated[
+        str | None, typer.Option(help="Which rubric of a scorer that was trained on several: a name or .yaml path.")
+    ] = None,
+    baselines_from: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIALOGUES",
+            help="Training dialogues that the baselines are fitted on, their ratings among --ratings; may be "
+            "repeated. Default: cross-validation over groups of the dialogues of --on.",
+        ),
+    ] = None,
+    group_by: Annotated[
+        str,
+        typer.Option(help="What dialogues of one group share, as in data split; intervals resample groups."),
+    ] = "card,situation,opening,text",
+    level: Annotated[
+        str, typer.Option(help="Which level a scorer's distribution stands for: median, as in scoring, or mode.")
+    ] = "median",
+    out: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Also write a scorer's figures there: Markdown, CSV, JSON.")
     ] = None,
     side: Annotated[str, typer.Option(help="Whose turns a chat model is measured on: seeker or supporter.")] = "seeker",
     max_length: Annotated[int, typer.Option(help="Tokens a dialogue; older turns of longer ones are dropped.")] = 2048,
@@ -34,6 +57,7 @@ def evaluate(
 
     Example: esckit evaluate runs/rank --on valid.jsonl --ratings ratings.jsonl
     """
+    of_scorer = {"--rubric": rubric, "--baselines-from": baselines_from, "--out": out}
     if (Path(model) / "scorer_config.json").is_file():
         if not ratings:
             raise UserError("--ratings is missing: a scorer is measured against what people said of the dialogues")
@@ -41,10 +65,17 @@ def evaluate(
             raise UserError("--by-turn is for a chat model; a scorer reads whole dialogues")
         if strategies:
             raise UserError("--strategies is for a supporter, a scorer picks none; leave it out")
-        result = _scorer(model, on, ratings, batch_size, limit)
+        if level not in LEVELS:
+            raise UserError(f"--level {level!r}: expected {' or '.join(LEVELS)}")
+        result = _scorer(model, on, ratings, rubric, baselines_from or [], group_by, level, batch_size, limit)
+        if out is not None:
+            _write(result, Path(out))
     else:
         if ratings:
             raise UserError(f"{model}: is no scorer folder (no scorer_config.json), and --ratings is for a scorer")
+        for option, value in of_scorer.items():
+            if value is not None:
+                raise UserError(f"{option} is for a scorer, and {model} is none (no scorer_config.json); leave it out")
         if side not in ("seeker", "supporter"):
             raise UserError(f"--side {side!r}: expected seeker or supporter")
         result = _chat(model, against, on, side, max_length, batch_size, limit, by_turn, strategies)
@@ -54,26 +85,53 @@ def evaluate(
         _show(result)
 
 
-def _scorer(path: str, on: str, ratings_files: list[str], batch_size: int, limit: int | None) -> dict[str, Any]:
+def _scorer(
+    path: str,
+    on: str,
+    ratings_files: list[str],
+    rubric: str | None,
+    baselines_from: list[str],
+    group_by: str,
+    level: str,
+    batch_size: int,
+    limit: int | None,
+) -> dict[str, Any]:
+    from data_prep.cli import parse_names
     from data_prep.records import Dialogue, read_records
-    from eval.evaluate import scorer_agreement, verdict
+    from eval.evaluate_scorer import evaluate_scorer
     from train.rank import read_ratings
     from train.scorer import Scorer
 
-    scorer = Scorer.load(path)
     dialogues = read_records(on, Dialogue)[:limit]
-    ratings = read_ratings(ratings_files, scorer.rubric)
-    found = scorer_agreement(scorer, dialogues, ratings, batch_size=batch_size)
-    return {
-        "scorer": scorer.identity(),
-        "dialogues": len(dialogues),
-        "dialogues_without_rating": sum(not _is_rated(ratings.get(one.id, {})) for one in dialogues),
-        "dimensions": [{**asdict(figures), "verdict": verdict(figures)} for figures in found],
-    }
+    learned = [dialogue for file in baselines_from for dialogue in read_records(file, Dialogue)]
+    scorer = Scorer.load(path, rubric)
+    others = {one.rubric.name for one in scorer.config.rubrics} - {scorer.rubric.name}
+    ratings = read_ratings(ratings_files, scorer.rubric, others=others)
+    with progress_bar("score", len(dialogues)) as advance:
+        scores = scorer.score(dialogues, batch_size, advance)
+    found = evaluate_scorer(
+        scorer.rubric,
+        scores,
+        dialogues,
+        ratings,
+        scorer.config.training_levels,
+        learned,
+        parse_names(group_by, "--group-by"),
+        level,
+    )
+    shortened = scorer.shortened(dialogues)
+    return {"scorer": scorer.identity(), "on": Path(on).name, "shortened": shortened, **asdict(found)}
 
 
-def _is_rated(raters: dict[str, dict[str, float | None]]) -> bool:
-    return any(value is not None for given in raters.values() for value in given.values())
+def _write(result: dict[str, Any], folder: Path) -> None:
+    from data_prep.records import write_text
+    from eval.scorer_tables import markdown, tidy
+
+    folder.mkdir(parents=True, exist_ok=True)
+    head = f"# {result['scorer']['name']} on {result['on']}\n\n"
+    write_text(folder / "agreement.md", head + markdown(result))
+    write_text(folder / "agreement.csv", tidy(result))
+    write_text(folder / "agreement.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
 def _chat(
@@ -125,14 +183,6 @@ def _chat(
     return result
 
 
-def _cell(interval: dict[str, Any], digits: int = 2) -> str:
-    if interval["mean"] is None:
-        return "undefined"
-    if interval["low"] is None:
-        return f"{interval['mean']:.{digits}f}"
-    return f"{interval['mean']:.{digits}f} [{interval['low']:.{digits}f}, {interval['high']:.{digits}f}]"
-
-
 def _show_turns(console: Any, result: dict[str, Any]) -> None:
     from rich.table import Table
 
@@ -150,44 +200,37 @@ def _show(result: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    if "models" in result:
-        table = Table(title=f"Perplexity of {result['side']} turns, {result['dialogues']} dialogues, 95 % interval")
-        table.add_column("model", overflow="fold")
-        table.add_column("perplexity")
-        for name, interval in result["models"].items():
-            table.add_row(name, _cell(interval))
-        console.print(table)
-        console.print(f"{result['tokens']} supervised tokens; {result['shortened']} dialogues shortened to max_length")
-        if "by_turn" in result:
-            _show_turns(console, result)
-        if "ratio" in result:
-            console.print(f"first / second: {_cell(result['ratio'], 3)} (below 1: the first predicts better)")
-        if "strategies" in result:
-            _show_strategies(console, result["strategies"])
+    from eval.scorer_tables import cell, show
+
+    if "scorer" in result:
+        show(result)
         return
-    table = Table(title=f"{result['scorer']['name']} on {result['dialogues']} dialogues, 95 % interval over dialogues")
-    for column in ("dimension", "predictor", "exact", "within one", "kappa (quadratic)", "MAE"):
-        table.add_column(column)
-    for row in result["dimensions"]:
-        for who, figures in (("scorer", row["scorer"]), (f"constant {row['constant_level']}", row["constant"])):
-            cells = [_cell(figures[name]) for name in ("accuracy", "within_one", "kappa", "mae")]
-            table.add_row(row["dimension"] if who == "scorer" else "", who, *cells)
+    console = Console()
+    table = Table(title=f"Perplexity of {result['side']} turns, {result['dialogues']} dialogues, 95 % interval")
+    table.add_column("model", overflow="fold")
+    table.add_column("perplexity")
+    for name, interval in result["models"].items():
+        table.add_row(name, cell(interval))
     console.print(table)
-    if result["dialogues_without_rating"]:
-        console.print(f"{result['dialogues_without_rating']} dialogues have no rating in the files given: left out")
-    for row in result["dimensions"]:
-        console.print(f"{row['dimension']} ({row['ratings']} ratings): {row['verdict']}")
+    console.print(f"{result['tokens']} supervised tokens; {result['shortened']} dialogues shortened to max_length")
+    if "by_turn" in result:
+        _show_turns(console, result)
+    if "ratio" in result:
+        console.print(f"first / second: {cell(result['ratio'], 3)} (below 1: the first predicts better)")
+    if "strategies" in result:
+        _show_strategies(console, result["strategies"])
 
 
 def _show_strategies(console: Any, found: dict[str, Any]) -> None:
     from rich.table import Table
+
+    from eval.scorer_tables import cell
 
     one = next(iter(found.values()))
     table = Table(title=f"Strategy of {one['turns']} supporter turns, real history, 95 % interval over dialogues")
     for column in ("model", "accuracy", "macro-F1", "mass on the eight"):
         table.add_column(column, overflow="fold")
     for name, figures in found.items():
-        table.add_row(name, *(_cell(figures[key]) for key in ("accuracy", "macro_f1", "mass")))
-    table.add_row(f"always {one['constant']}", _cell(one["constant_accuracy"]), f"{one['constant_macro_f1']:.2f}", "")
+        table.add_row(name, *(cell(figures[key]) for key in ("accuracy", "macro_f1", "mass")))
+    table.add_row(f"always {one['constant']}", cell(one["constant_accuracy"]), f"{one['constant_macro_f1']:.2f}", "")
     console.print(table)

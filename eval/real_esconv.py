@@ -6,6 +6,7 @@ folder named by ESCKIT_REAL_DATA. Nothing of them is written into the page but c
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,12 @@ SUPPORTERS = (("plain prompt", "supporter_plain"), ("supportive prompt", "suppor
 HELD_OUT = 60
 
 
-def data_folder() -> Path:
-    """The folder of real data. Raises UserError that names every file that is needed and where it comes from."""
+def data_folder(needed: Mapping[str, str] = NEEDED) -> Path:
+    """The folder of real data. Raises UserError that names every file of `needed` that is missing and its origin."""
     named = os.environ.get("ESCKIT_REAL_DATA")
     default = REPOSITORY.parent / "shared" / "data"
     folder = Path(named) if named else default
-    missing = [f"{name} ({origin})" for name, origin in NEEDED.items() if not (folder / name).is_file()]
+    missing = [f"{name} ({origin})" for name, origin in needed.items() if not (folder / name).is_file()]
     if missing:
         say = f"{folder} lacks: {'; '.join(missing)}" if named else f"not set; it must hold: {'; '.join(missing)}"
         raise UserError(f"ESCKIT_REAL_DATA: {say}")
@@ -78,8 +79,11 @@ def stages(data: Path) -> list[Stage]:
             "Train the scorer of the seeker survey", ["train", recipe("esc_rank/esconv-survey-minilm.yaml"), "--resume"]
         ),
         Stage(
-            "The scorer against raters and the constant predictor",
-            ["evaluate", str(rank), "--on", str(split / "test.jsonl"), *ratings, "--batch-size", "16", "--json"],
+            "The scorer and the baselines against the raters",
+            [
+                *("evaluate", str(rank), "--on", str(split / "test.jsonl"), *ratings, "--batch-size", "16"),
+                *("--baselines-from", str(split / "train.jsonl"), "--json"),
+            ],
             capture=OUT / "agreement.json",
         ),
     ]

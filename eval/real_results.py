@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eval.chain import Stage
+from eval.scorer_tables import markdown
 
 NOT_SHOWN = """## What these figures do not show
 
@@ -128,19 +129,10 @@ def _perplexity(perplexity: Any, role: Any) -> str:
 
 
 def _agreement(agreement: Any, rank: Any) -> str:
-    rows = []
-    for found in agreement["dimensions"]:
-        for who, figures in (("scorer", found["scorer"]), (f"constant {found['constant_level']}", found["constant"])):
-            cells = [interval(figures[name]) for name in ("accuracy", "within_one", "kappa", "mae")]
-            rows.append((found["dimension"], who, *cells))
-    verdicts = [f"- {f['dimension']} ({f['ratings']} ratings): {f['verdict']}" for f in agreement["dimensions"]]
     return (
         "## ESC-RANK: the seeker survey (1 to 5) on held-out dialogues\n\n"
-        + table(("dimension", "predictor", "exact", "within one", "quadratic kappa", "MAE"), rows)
-        + "\n"
-        + "\n".join(verdicts)
-        + f"\n\n{rank['steps']} steps in {rank['train_seconds']:.0f} s. The constant is the most frequent level of the "
-        + "training ratings. Levels predicted are medians of the scorer's distribution.\n"
+        + markdown(agreement, level=3)
+        + f"\n{rank['steps']} steps in {rank['train_seconds']:.0f} s.\n"
     )
 
 

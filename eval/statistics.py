@@ -1,18 +1,17 @@
-"""The statistics of a report: means over cards, paired differences, corrections, agreement with raters.
+"""The statistics of a report: means over cards, paired differences, corrections.
 
 The unit is the role card (or another group): samples of one card are averaged first and cards are resampled, because
 dialogues of one card resemble each other and treating them as independent makes intervals too narrow. Everything
 is pure: values in, values out, seeded. A figure that does not exist is None, with the reason beside it.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.resampling import bootstrap_interval, weights_of
+from data_prep.resampling import bootstrap_interval
 
 Floats = NDArray[np.float64]
 RESAMPLES = 9999
@@ -48,23 +47,6 @@ class PairedDifference:
     only_b: int
     differences: dict[str, float] = field(repr=False)
     """Difference of every card used."""
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Agreement of predicted levels with rated levels."""
-
-    n: int
-    accuracy: float | None
-    """Share of exact hits, 0..1."""
-    within_one: float | None
-    """Share of predictions at most one level off, 0..1 (ESC-Eval's ACC_soft)."""
-    kappa: float | None
-    """Quadratic weighted kappa, at most 1; 0 is what any constant prediction gets."""
-    mae: float | None
-    """Mean absolute error in levels."""
-    reason: str | None = None
-    """Why a figure is None."""
 
 
 def to_percent(level: float, scale: tuple[int, int]) -> float:
@@ -176,61 +158,6 @@ def smallest_detectable_difference(
     return float(multiplier * values.std(ddof=1) / np.sqrt(n))
 
 
-def agreement(truth: Sequence[int], predicted: Sequence[int], levels: Sequence[int]) -> Agreement:
-    """Agreement of two equally long lists of levels; `levels` are all levels of the scale, lowest first.
-
-    Pairs with a missing side are the caller's to drop and to count. Raises ValueError for a level off the scale.
-    """
-    confusion = _confusions(truth, predicted, ["all"] * len(truth), levels).sum(axis=0)
-    n = int(confusion.sum())
-    if n == 0:
-        return Agreement(0, None, None, None, None, reason="no pair of a rated and a predicted level")
-    figures = {name: float(formula(confusion)) for name, formula in _FIGURES.items()}
-    kappa = figures["kappa"] if np.isfinite(figures["kappa"]) else None
-    reason = None if kappa is not None else "kappa: both sides are one and the same level throughout"
-    return Agreement(n, figures["accuracy"], figures["within_one"], kappa, figures["mae"], reason)
-
-
-def agreement_intervals(
-    truth: Sequence[int],
-    predicted: Sequence[int],
-    groups: Sequence[Hashable],
-    levels: Sequence[int],
-    confidence: float = 0.95,
-    seed: int = 0,
-    resamples: int = 1999,
-) -> dict[str, Interval]:
-    """`agreement`'s figures by name (accuracy, within_one, kappa, mae), each with a bootstrap interval over groups.
-
-    `groups` names the unit that is resampled, one entry a pair: the card, or the dialogue when there are no cards.
-    """
-    confusions = _confusions(truth, predicted, groups, levels)
-    whole = agreement(truth, predicted, levels)
-    intervals = {}
-    for name, formula in _FIGURES.items():
-        value = getattr(whole, name)
-        if value is None:
-            intervals[name] = Interval(None, None, None, len(confusions), reason=whole.reason)
-            continue
-
-        def statistic(index: NDArray[np.int64], formula: Callable[[Floats], Any] = formula) -> Floats:
-            summed = weights_of(index, len(confusions)) @ confusions.reshape(len(confusions), -1)
-            return np.asarray(formula(summed.reshape(-1, *confusions.shape[1:])))
-
-        intervals[name] = _bootstrap(value, statistic, len(confusions), confidence, seed, resamples)
-    return intervals
-
-
-def constant_agreement(
-    truth: Sequence[int], level: int, groups: Sequence[Hashable], levels: Sequence[int], **settings: Any
-) -> dict[str, Interval]:
-    """`agreement_intervals` of always predicting `level` (the mode or median of the training ratings).
-
-    To be printed beside every scorer: on a skewed scale the constant has a high within-one share while knowing nothing.
-    """
-    return agreement_intervals(truth, [level] * len(truth), groups, levels, **settings)
-
-
 def ratio_interval(
     numerators: Sequence[float],
     denominators: Sequence[float],
@@ -284,49 +211,3 @@ def _bootstrap(
 ) -> Interval:
     limits = bootstrap_interval(statistic, estimate, n, confidence, seed, resamples, unit="cards")
     return Interval(estimate, limits.low, limits.high, n, limits.method, limits.reason)
-
-
-def _confusions(
-    truth: Sequence[int], predicted: Sequence[int], groups: Sequence[Hashable], levels: Sequence[int]
-) -> Floats:
-    """Counts [group, rated level, predicted level]."""
-    if not len(truth) == len(predicted) == len(groups):
-        raise ValueError(f"lengths differ: {len(truth)} rated, {len(predicted)} predicted, {len(groups)} groups")
-    place = {level: index for index, level in enumerate(levels)}
-    numbers: dict[Hashable, int] = {}
-    for group in groups:
-        numbers.setdefault(group, len(numbers))
-    counts = np.zeros((len(numbers), len(levels), len(levels)))
-    for rated, guessed, group in zip(truth, predicted, groups, strict=True):
-        if rated not in place or guessed not in place:
-            raise ValueError(f"level {rated if rated not in place else guessed} is not one of {list(levels)}")
-        counts[numbers[group], place[rated], place[guessed]] += 1
-    return counts
-
-
-def _distance(confusion: Floats) -> Floats:
-    """|rated - predicted| in levels, for a confusion matrix of whole, consecutive levels."""
-    index = np.arange(confusion.shape[-1])
-    return np.abs(index[:, None] - index[None, :]).astype(float)
-
-
-def _share(confusion: Floats, weights: NDArray[Any]) -> Floats:
-    total: Floats = (confusion * weights).sum(axis=(-2, -1)) / confusion.sum(axis=(-2, -1))
-    return total
-
-
-def _quadratic_kappa(confusion: Floats) -> Floats:
-    """1 - observed / expected squared distance (Cohen 1968); NaN where nothing could disagree."""
-    n = confusion.sum(axis=(-2, -1))[..., None, None]
-    expected = confusion.sum(axis=-1)[..., :, None] * confusion.sum(axis=-2)[..., None, :] / n
-    weights = _distance(confusion) ** 2
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(1 - (confusion * weights).sum(axis=(-2, -1)) / (expected * weights).sum(axis=(-2, -1)))
-
-
-_FIGURES: dict[str, Callable[[Floats], Any]] = {
-    "accuracy": lambda confusion: _share(confusion, _distance(confusion) == 0),
-    "within_one": lambda confusion: _share(confusion, _distance(confusion) <= 1),
-    "kappa": _quadratic_kappa,
-    "mae": lambda confusion: _share(confusion, _distance(confusion)),
-}

@@ -321,3 +321,14 @@ def test_every_figure_has_a_plain_sentence() -> None:
     truth = random.integers(0, 5, 40).astype(float)
     found = figures_of(np.column_stack([truth, truth, 4 - truth]), resamples=99)
     assert sentences(found)[-1].startswith("Rater r2 disagrees with all others")
+
+
+def test_beyond_many_units_the_interval_is_of_percentiles():
+    values = np.random.default_rng(0).normal(size=5001)
+
+    def of(count):
+        sample = values[:count]
+        return bootstrap_interval(lambda index: sample[index].mean(axis=-1), float(sample.mean()), count, resamples=199)
+
+    assert (of(5000).method, of(5001).method) == ("BCa", "percentile")
+    assert (of(5001).low, of(5001).high) == pytest.approx((of(5000).low, of(5000).high), abs=0.01)

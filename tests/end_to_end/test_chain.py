@@ -285,9 +285,9 @@ def test_evaluate_both_kinds(quickstart, tiny_model, tmp_path):
         ).stdout
     )
     assert both == found  # several files of ratings are one set
-    assert found["dialogues_without_rating"] == 0
+    assert found["without_rating"] == 0
     assert [row["dimension"] for row in found["dimensions"]][:2] == ["fluency", "expression"]
-    assert all(row["constant"]["kappa"]["mean"] in (0.0, None) for row in found["dimensions"])
+    assert all(row["predictors"]["constant"]["figures"]["kappa"]["mean"] in (0.0, None) for row in found["dimensions"])
 
 
 def test_preview_shows_rows_and_trains_nothing(make_recipe, tmp_path):

@@ -6,6 +6,7 @@ from data_prep.errors import UserError
 from eval.chain import Stage
 from eval.real_esconv import NEEDED, data_folder, stages
 from eval.real_results import interval, results_page
+from eval.scorer_figures import FIGURES
 
 FOUND = {"mean": 0.5, "low": 0.25, "high": 0.75, "n_cards": 3, "method": "BCa", "reason": None}
 UNDEFINED = {"mean": None, "low": None, "high": None, "n_cards": 3, "method": None, "reason": "no variance"}
@@ -38,24 +39,21 @@ def test_intervals_say_why_there_is_none():
 
 def test_the_page_holds_the_figures_and_no_path():
     counts = {"dialogues": 7, "supervised_tokens": 11, "shortened": 1, "ratings": 14, "without_rating": 2}
-    figures = dict.fromkeys(("accuracy", "within_one", "kappa", "mae"), FOUND)
+    figures = dict.fromkeys(FIGURES, FOUND)
+    part = {
+        **{"dimension": "empathy", "language": "en", "ratings": 3, "dialogues": 3, "constant_level": 5},
+        **{"levels": [1, 2], "counts": [1, 2], "verdict": "does not beat the constant predictor", "differences": {}},
+        "predictors": {
+            "scorer": {"figures": figures, "confusion": [[1, 0], [1, 1]]},
+            "constant": {"figures": {**figures, "kappa": UNDEFINED}, "confusion": [[0, 1], [0, 2]]},
+        },
+    }
     page = results_page(
         commands=[(Stage("Convert", ["data", "convert", "esconv", "/home/me/real/train.txt"]), 61.0)],
         data="/home/me/real",
         leaks={"leaks": [{"kind": "opening", "shared": 1, "ids_a": ["a"], "ids_b": ["b", "c"]}]},
         perplexity={"models": {"after": FOUND, "before": UNDEFINED}, "ratio": FOUND, "dialogues": 5, "tokens": 9},
-        agreement={
-            "dimensions": [
-                {
-                    "dimension": "empathy",
-                    "ratings": 3,
-                    "constant_level": 5,
-                    "scorer": figures,
-                    "constant": {**figures, "kappa": UNDEFINED},
-                    "verdict": "does not beat the constant predictor",
-                }
-            ]
-        },
+        agreement={"dimensions": [part], "baselines": "fitted on 9 training dialogues", "groups": 3, "level": "mode"},
         role={"data": {"train": counts}, "steps": 3, "train_seconds": 60.0, "trainable_parameters": 1234},
         rank={"data": {"train": counts, "validation": counts}, "steps": 4, "train_seconds": 8.0},
         report={

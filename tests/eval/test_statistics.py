@@ -5,12 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 from scipy import stats
-from sklearn.metrics import accuracy_score, cohen_kappa_score, mean_absolute_error
 
 from eval.statistics import (
-    agreement,
-    agreement_intervals,
-    constant_agreement,
     holm,
     mean_interval,
     paired_difference,
@@ -142,93 +138,3 @@ def test_smallest_detectable_difference_by_hand_and_by_simulation():
     effect = (stats.t.ppf(0.975, 29) + stats.t.ppf(0.8, 29)) / np.sqrt(30)
     power = (stats.ttest_1samp(noise + effect, 0, axis=1).pvalue < 0.05).mean()
     assert 0.77 <= power <= 0.83
-
-
-def rated(n=200, seed=0):
-    rng = np.random.default_rng(seed)
-    truth = rng.integers(0, 5, n)
-    predicted = np.clip(truth + rng.integers(-2, 3, n), 0, 4)
-    return truth.tolist(), predicted.tolist()
-
-
-def test_agreement_is_sklearns():
-    truth, predicted = rated()
-    found = agreement(truth, predicted, LEVELS)
-    assert found.n == 200
-    assert found.accuracy == pytest.approx(accuracy_score(truth, predicted))
-    assert found.mae == pytest.approx(mean_absolute_error(truth, predicted))
-    assert found.within_one == pytest.approx(np.mean(np.abs(np.subtract(truth, predicted)) <= 1))
-    expected = cohen_kappa_score(truth, predicted, labels=list(LEVELS), weights="quadratic")
-    assert found.kappa == pytest.approx(expected)
-
-
-def test_kappa_of_levels_that_never_occur_keeps_their_distance():
-    # Levels 0 and 4 only: without explicit levels they would look like neighbours.
-    truth, predicted = [0, 4, 0, 4], [0, 4, 4, 4]
-    expected = cohen_kappa_score(truth, predicted, labels=list(LEVELS), weights="quadratic")
-    assert agreement(truth, predicted, LEVELS).kappa == pytest.approx(expected)
-    assert agreement(truth, predicted, LEVELS).within_one == 0.75
-
-
-def test_kappa_without_variance_is_missing_not_a_number():
-    found = agreement([3, 3, 3], [3, 3, 3], LEVELS)
-    assert found.kappa is None
-    assert found.accuracy == 1.0
-    assert "same level" in found.reason
-
-
-def test_level_off_the_scale_is_refused():
-    with pytest.raises(ValueError, match="level 5"):
-        agreement([1, 2], [1, 5], LEVELS)
-    with pytest.raises(ValueError, match="lengths"):
-        agreement([1, 2], [1], LEVELS)
-
-
-def test_agreement_of_nothing():
-    found = agreement([], [], LEVELS)
-    assert (found.n, found.accuracy, found.kappa) == (0, None, None)
-    assert found.reason
-
-
-def test_constant_prediction_knows_nothing_though_within_one_is_high():
-    truth = [3] * 60 + [2] * 25 + [4] * 10 + [0] * 5
-    found = constant_agreement(truth, 3, range(100), LEVELS)
-    assert found["within_one"].mean == 0.95
-    assert found["kappa"].mean == 0
-    assert found["within_one"].low < 0.95 < found["within_one"].high
-
-
-def test_agreement_intervals_resample_groups():
-    truth, predicted = rated(120)
-    alone = agreement_intervals(truth, predicted, range(120), LEVELS, seed=1)
-    # The same pairs, each ten times in one group: no information is gained, so no interval may shrink.
-    repeated = agreement_intervals(truth * 10, predicted * 10, list(range(120)) * 10, LEVELS, seed=1)
-    for name in ("accuracy", "within_one", "kappa", "mae"):
-        assert alone[name].mean == pytest.approx(repeated[name].mean)
-        assert (repeated[name].low, repeated[name].high) == pytest.approx((alone[name].low, alone[name].high))
-        assert alone[name].low < alone[name].mean < alone[name].high
-
-
-def test_agreement_interval_is_scipys_own_for_kappa():
-    truth, predicted = rated(80)
-
-    def kappa(a, b):
-        return cohen_kappa_score(a, b, labels=list(LEVELS), weights="quadratic")
-
-    expected = stats.bootstrap(
-        (np.array(truth), np.array(predicted)),
-        kappa,
-        paired=True,
-        vectorized=False,
-        n_resamples=999,
-        rng=np.random.default_rng(1),
-    ).confidence_interval
-    found = agreement_intervals(truth, predicted, range(80), LEVELS, seed=1)["kappa"]
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=0.05)
-
-
-def test_perfect_agreement_has_no_interval_but_a_reason():
-    found = agreement_intervals([0, 1, 2, 3], [0, 1, 2, 3], range(4), LEVELS)
-    assert found["accuracy"].mean == 1.0
-    assert found["accuracy"].low is None
-    assert found["accuracy"].reason

@@ -63,7 +63,8 @@ class OrdinalHeads(nn.Module):
 
     def forward(self, pooled: Tensor) -> list[Tensor]:
         """Log probabilities of the levels: pooled [batch, hidden] -> one [batch, levels] a dimension, float32."""
-        scores = self.score(self.norm(pooled.float()))
+        with torch.autocast(pooled.device.type, enabled=False):  # a trainer in bfloat16 would round the scores
+            scores = self.score(self.norm(pooled.float()))
         return [
             cumulative_log_probabilities(scores[:, index], self.cut_points(index))
             for index in range(len(self.level_counts))

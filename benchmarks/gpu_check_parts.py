@@ -31,7 +31,7 @@ from train.row_cache import prepare
 from train.sft import build_trainer, needs_library_loss
 
 SHAPE = "Qwen/Qwen2.5-1.5B-Instruct"
-TINY_SHAPE = {"vocab_size": 6000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+TINY_SHAPE = {"vocab_size": 4200, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 TINY_SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2}
 
 

@@ -20,7 +20,7 @@ GB = 2**30
 # that are compared are repeated, and for the simulation cards, rounds, tokens a reply and cards for the slow way.
 FULL = {"dialogues": 96, "length": 40, "batches": (8, 4, 2, 1), "warm": 4, "steps": 14, "rounds": 2, "repeats": 6}
 FULL |= {"cards": 16, "turns": 3, "new": 48, "alone": 3}
-TINY = {"dialogues": 8, "length": 6, "batches": (2,), "warm": 1, "steps": 3, "rounds": 1, "repeats": 2}
+TINY = {"dialogues": 8, "length": 4, "batches": (2,), "warm": 1, "steps": 3, "rounds": 1, "repeats": 2}
 TINY |= {"cards": 3, "turns": 2, "new": 6, "alone": 2}
 
 
@@ -55,11 +55,12 @@ class Check:
 
     def forget(self, give_back: bool = True) -> None:
         """Begins a new count of memory; with `give_back` torch's reserve is emptied, and the next run pays for it."""
-        gc.collect()
-        if self.device == "cuda":
-            if give_back:
-                torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
+        if self.device != "cuda":
+            return
+        if give_back:
+            gc.collect()  # a trainer and its model hold each other
+            torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
 
     def peak(self) -> dict[str, float]:
         """GB since `forget`: held by tensors, and by torch with its reserve."""

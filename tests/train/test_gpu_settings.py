@@ -5,15 +5,16 @@ from types import ModuleType
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from data_prep.errors import UserError
 from tests.train.made import chat_content, dialogue, recipe_of, write_lines
 from train import callbacks
-from train.loss import SummedCrossEntropy
-from train.models import load_options, pick_dtype
+from train.loss import SummedCrossEntropy, supervised_loss
+from train.models import add_lora, load_options, pick_dtype
 from train.ordinal import OrdinalHeads
 from train.packing import check_isolation
-from train.recipe import ModelSection
+from train.recipe import LoraSection, ModelSection
 from train.scorer import pool
 from train.sft import build_trainer
 
@@ -63,6 +64,28 @@ def test_four_bit_without_bitsandbytes_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(UserError, match=r"^model\.quantization: 4bit needs bitsandbytes; run: pip install"):
         load_options(ModelSection(base="m", quantization="4bit"))
+
+
+def test_a_four_bit_model_learns_where_bitsandbytes_is_installed(tmp_path, monkeypatch):
+    """bitsandbytes also works on a CPU, so that the settings can be tried; a recipe asks for a GPU all the same."""
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    torch.manual_seed(0)
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    LlamaForCausalLM(LlamaConfig(vocab_size=600, initializer_range=0.1, **shape)).save_pretrained(tmp_path)
+    with monkeypatch.context() as pretended:
+        pretend_gpu(pretended, True)
+        options = load_options(ModelSection(base=str(tmp_path), attention="sdpa", quantization="4bit"))
+    ids = torch.arange(3, 43)[None]
+    batch = {"input_ids": ids, "labels": ids}
+    plain = supervised_loss(AutoModelForCausalLM.from_pretrained(tmp_path), batch)
+    model = add_lora(AutoModelForCausalLM.from_pretrained(tmp_path, **options), LoraSection(dropout=0), "CAUSAL_LM")
+    packed = [one for one in model.parameters() if isinstance(one, bitsandbytes.nn.Params4bit)]
+    assert len(packed) == 2 * 7
+    found = supervised_loss(model, batch)
+    found.total.backward()
+    assert float(found.total) == pytest.approx(float(plain.total), rel=0.1)
+    assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.requires_grad)
+    assert any(bool(p.grad.any()) for p in model.parameters() if p.requires_grad)
 
 
 def test_mixed_precision_rounds_no_figure_of_the_loss():

@@ -99,11 +99,10 @@ CHATML = (
 )
 
 
-def make_model(folder: Path, dialogues: Path) -> None:
-    """A chat model with the proportions of SmolLM2-135M, random weights, and a tokenizer that knows the made words."""
-    import torch
+def make_tokenizer(text: Path) -> Any:
+    """A ChatML tokenizer of 4,096 words that knows those of the file."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -114,14 +113,22 @@ def make_model(folder: Path, dialogues: Path) -> None:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train([str(dialogues)], trainer)
-    fast = PreTrainedTokenizerFast(
+    tokenizer.train([str(text)], trainer)
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         chat_template=CHATML,
         model_max_length=MAX_LENGTH,
     )
+
+
+def make_model(folder: Path, dialogues: Path) -> None:
+    """A chat model with the proportions of SmolLM2-135M, random weights, and a tokenizer that knows the made words."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    fast = make_tokenizer(dialogues)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=8192,

@@ -178,16 +178,24 @@ def run_training(trainer: Any, recipe: Recipe, checkpoint: str | None) -> None:
     """Trains to the end, or to the step in which SIGTERM or Ctrl-C comes.
 
     Raises TrainingStopped after the checkpoint of that step was saved; nothing else of the result is written then.
-    Raises UserError when wandb cannot be reached.
+    Raises UserError when wandb cannot be reached, and when a step does not fit into the accelerator's memory.
     """
+    import torch
+
     trainer.patience, trainer.best_metric = recipe.evaluation.patience, best_metric(recipe)
     settle_deepspeed(trainer)
     with stop_request() as request:
         stop = make_stop_callback(request)
         trainer.add_callback(make_patience_callback(trainer))
         trainer.add_callback(stop)
-        with tracker_errors():
-            trainer.train(resume_from_checkpoint=checkpoint)
+        try:
+            with tracker_errors():
+                trainer.train(resume_from_checkpoint=checkpoint)
+        except torch.OutOfMemoryError:
+            raise UserError(
+                f"step {trainer.state.global_step + 1} does not fit into the accelerator's memory; "
+                "esckit train RECIPE --plan says what each part needs and what to change"
+            ) from None
     if stop.stopped_by:
         trainer.accelerator.wait_for_everyone()  # whoever ends first has the launcher end the others
         raise TrainingStopped(trainer.state.global_step, stop.stopped_by)

@@ -42,7 +42,8 @@ class SummedCrossEntropy(torch.autograd.Function):
             largest, chosen = rows.amax(-1, keepdim=True), rows.gather(1, wanted)
             log_total = largest - softmax.amax(-1, keepdim=True).log()
             loss += (log_total - chosen).sum()
-            entropy += (log_total[:, 0] - torch.linalg.vecdot(softmax, rows)).sum()
+            # Not linalg.vecdot, which autocast would round to half precision.
+            entropy += (log_total[:, 0] - (softmax * rows).sum(-1)).sum()
             correct += (chosen == largest).sum()
             softmax.scatter_add_(1, wanted, torch.full_like(log_total, -1.0))
             gradient[start : start + BLOCK] = softmax

@@ -59,8 +59,15 @@ def pick_dtype(name: str) -> Any:
     import torch
 
     if name == "auto":
-        return torch.bfloat16 if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else torch.float32
+        return torch.bfloat16 if has_bfloat16() else torch.float32
     return getattr(torch, name)
+
+
+def has_bfloat16() -> bool:
+    """Whether there is a GPU that computes in bfloat16; torch also counts older ones, which imitate it slowly."""
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def open_tokenizer(source: str, **options: Any) -> Any:
@@ -122,11 +129,12 @@ def load_options(spec: ModelSection) -> dict[str, Any]:
         "trust_remote_code": spec.trust_remote_code,
     }
     if spec.quantization == "4bit":
-        options["quantization_config"] = _four_bit()
+        options["quantization_config"] = _four_bit(options["dtype"])
     return options
 
 
-def _four_bit() -> Any:
+def _four_bit(dtype: Any) -> Any:
+    """QLoRA's settings (arXiv 2305.14314). Matrices are unpacked to the model's dtype when that is a half one."""
     import torch
     from transformers import BitsAndBytesConfig
 
@@ -136,11 +144,13 @@ def _four_bit() -> Any:
         import bitsandbytes  # noqa: F401
     except ImportError:
         raise UserError("model.quantization: 4bit needs bitsandbytes; run: pip install bitsandbytes") from None
+    if dtype is torch.float32:
+        dtype = torch.bfloat16 if has_bfloat16() else torch.float16
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=torch.bfloat16,
+        bnb_4bit_compute_dtype=dtype,
     )
 
 

@@ -116,8 +116,10 @@ def check_isolation(model: Any, vocabulary: int) -> None:
         packed = model(**inputs, use_cache=False).logits.float()
         alone = torch.cat([model(input_ids=one, use_cache=False).logits for one in (first, second)], 1).float()
     model.train(was_training)
-    tolerance = 1e-3 if model.dtype == torch.float32 else 0.1
-    if float((packed - alone).abs().max()) > tolerance * float(alone.std()):
+    # Norms, not the largest difference: two kernels that are equal but for bfloat16's rounding are 0.02 to 0.05 apart
+    # in a deep model, and single logits much more; dialogues that see each other, 0.7 and more.
+    tolerance = 1e-3 if model.dtype == torch.float32 else 0.2
+    if float((packed - alone).norm()) > tolerance * float(alone.norm()):
         raise UserError(
             f"data.packing: {type(model).__name__} lets packed dialogues see each other; set data.packing: false "
             "(batches are made by length instead)"

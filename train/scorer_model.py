@@ -109,7 +109,7 @@ def first_position(backbone: nn.Module) -> int:
 def pool(hidden: Tensor, attention_mask: Tensor, how: str) -> Tensor:
     """[batch, length, hidden] -> [batch, hidden]: the mean over real tokens, or the last real token."""
     if how == "mean":
-        weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
+        weights = attention_mask.unsqueeze(-1).float()  # bfloat16 cannot count beyond 256
         return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
     positions = torch.arange(attention_mask.shape[1], device=attention_mask.device)
     last = (positions * attention_mask).argmax(1)

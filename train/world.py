@@ -61,6 +61,12 @@ def check_world(arguments: Any) -> None:
 
     A launch that cannot do what it was asked for must not quietly train in another batch size.
     """
+    if arguments.n_gpu > 1:  # the library would copy the model to all of them at every step (DataParallel)
+        raise UserError(
+            f"{arguments.n_gpu} GPUs are visible and this is one process; use all of them: "
+            f"esckit train RECIPE --accelerate multi_gpu --num-processes {arguments.n_gpu}, "
+            "or one: CUDA_VISIBLE_DEVICES=0 esckit train RECIPE"
+        )
     found = arguments.world_size
     asked = int(os.environ.get(ASKED) or os.environ.get("WORLD_SIZE") or 1)
     # Accelerate sets an address where it wants several processes; without RANK it has started one by itself.

@@ -107,9 +107,9 @@ def test_on_the_processor_no_gpu_is_seen():
     assert environment(check_launch(Launch("cpu", 2), 4), "r")["ACCELERATE_USE_CPU"] == "true"
 
 
-def arguments(processes: int, strategy: str = "MULTI_GPU") -> SimpleNamespace:
+def arguments(processes: int, strategy: str = "MULTI_GPU", gpus: int = 1) -> SimpleNamespace:
     state = SimpleNamespace(distributed_type=SimpleNamespace(value=strategy))
-    return SimpleNamespace(world_size=processes, distributed_state=state)
+    return SimpleNamespace(world_size=processes, distributed_state=state, n_gpu=gpus)
 
 
 @pytest.fixture
@@ -130,6 +130,12 @@ def test_another_number_of_processes_than_asked_for_is_an_error(no_launch):
     no_launch.setenv("WORLD_SIZE", "4")  # torchrun's own
     with pytest.raises(UserError, match="4 processes were asked for, but this run has 1"):
         world.check_world(arguments(1))
+
+
+def test_one_process_that_sees_several_gpus_is_told_to_choose(no_launch):
+    says = r"^4 GPUs are visible and this is one process; .*--num-processes 4, or one: CUDA_VISIBLE_DEVICES=0 esckit"
+    with pytest.raises(UserError, match=says):
+        world.check_world(arguments(1, "NO", gpus=4))
 
 
 def test_a_launch_that_lost_deepspeed_is_an_error(no_launch):

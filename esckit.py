@@ -29,7 +29,7 @@ from eval.cli_report import report, score
 from eval.cli_simulate import simulate
 from train.cli import after_training, model_app, recipe_app, train
 from train.cli_doctor import data_doctor, doctor
-from train.cli_model import export
+from train.cli_model import convert_internlm2, export
 
 app = typer.Typer(
     name="esckit",
@@ -50,6 +50,7 @@ app.command()(train)
 after_training.append(evaluate_new_scorer)
 app.command()(evaluate)
 model_app.command()(export)
+model_app.command()(convert_internlm2)
 app.add_typer(model_app, name="model")
 app.command()(chat)
 app.command()(simulate)

@@ -45,3 +45,28 @@ def export(
         typer.echo("files are complete; run:")
         for command in commands:
             typer.echo(command)
+
+
+def convert_internlm2(
+    base: Annotated[Path, typer.Argument(metavar="BASE", help="Folder of an InternLM2 model.")],
+    adapters: Annotated[
+        list[Path] | None, typer.Argument(metavar="[ADAPTER]...", help="Folders of LoRA adapters on it.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="New folder: base/ and one folder an adapter, by its name.")] = Path(
+        "llama"
+    ),
+) -> None:
+    """Put InternLM2 and LoRA adapters on it into the Llama layout, so that they load without code from the hub.
+
+    Example: esckit model convert-internlm2 internlm2-chat-7b ESC-RANK/empathic ESC-RANK/empathic_en --out esc-rank
+    """
+    from data_prep.errors import UserError
+    from train.convert_internlm2 import convert_adapter, convert_base
+
+    names = ["base", *(adapter.resolve().name for adapter in adapters or [])]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise UserError(f"two of the folders are called {twice!r}; rename one, each gets a folder of its name in --out")
+    convert_base(base, out / "base", typer.echo)
+    for adapter, name in zip(adapters or [], names[1:], strict=True):
+        convert_adapter(adapter, base, out / name, typer.echo, str(out / "base"))

@@ -77,6 +77,7 @@ COMMANDS = [
     "recipe-check",
     "recipe-schema",
     "model-export",
+    "model-convert-internlm2",
     "chat",
     "model-fetch",
     "data-sources",

@@ -26,6 +26,7 @@ from eval.cli_quickstart import quickstart
 from eval.cli_report import report, score
 from eval.cli_simulate import simulate
 from train.cli import model_app, recipe_app, train
+from train.cli_ablate import ablate
 from train.cli_doctor import doctor
 from train.cli_model import export
 
@@ -44,6 +45,7 @@ app.add_typer(cards_app, name="cards")
 app.add_typer(ratings_app, name="ratings")
 app.add_typer(recipe_app, name="recipe")
 app.command()(train)
+app.command()(ablate)
 app.command()(evaluate)
 model_app.command()(export)
 app.add_typer(model_app, name="model")

@@ -69,6 +69,7 @@ COMMANDS = [
     "quickstart",
     "doctor",
     "train",
+    "ablate",
     "evaluate",
     "simulate",
     "score",

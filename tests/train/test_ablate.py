@@ -1,0 +1,216 @@
+"""Ablations: what is planned, what is refused before anything runs, a real one that fails and goes on."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from data_prep.errors import UserError
+from esckit import app
+from tests.train.made import chat_content, dialogue, write_lines
+from train.ablate import figure, plan_runs
+from train.ablate_table import Row, csv_text, estimate, markdown, plot, summarise
+
+SHIPPED = sorted(path for path in Path("recipes/ablations").glob("*.yaml") if ".prompt" not in path.name)
+
+
+@pytest.fixture
+def file(tiny_model, tmp_path):
+    """An ablation of a made model: writes the given keys over it and returns its path."""
+    data = write_lines(tmp_path / "d.jsonl", [dialogue(f"d{n}", "hello", "I am sad", "why?", "work") for n in range(4)])
+    content = chat_content(tiny_model, tmp_path / "unused", data, max_steps=1, learning_rate=1e-3)
+    content["data"]["validation"] = str(data)
+    (tmp_path / "recipe.yaml").write_text(json.dumps(content), encoding="utf-8")
+
+    def write(**changes) -> Path:
+        given = {
+            "recipe": str(tmp_path / "recipe.yaml"),
+            "out": str(tmp_path / "out"),
+            "seeds": [0, 1],
+            "compare": {"small rank": ["lora.r=2", "lora.alpha=4"]},
+            **changes,
+        }
+        lines = [f"{key}: {json.dumps(value)}" for key, value in given.items()]
+        (tmp_path / "ablation.yaml").write_text("\n".join(lines), encoding="utf-8")
+        return tmp_path / "ablation.yaml"
+
+    return write
+
+
+def test_every_combination_and_seed_is_a_run_and_the_base_is_found_in_the_grid(file):
+    ablation, runs = plan_runs(file(compare={}, grid={"lora.r": [4, 8], "training.learning_rate": [1e-3, 2e-3]}))
+    assert ablation.metric == "validation.perplexity"
+    assert [(run.variant, run.seed) for run in runs[:4]] == [
+        ("lora.r=4 training.learning_rate=0.001 (base)", 0),
+        ("lora.r=4 training.learning_rate=0.002", 0),
+        ("lora.r=8 training.learning_rate=0.001", 0),
+        ("lora.r=8 training.learning_rate=0.002", 0),
+    ]
+    assert len(runs) == 8
+    assert [run.recipe.seed for run in runs] == [0] * 4 + [1] * 4
+    assert runs[3].recipe.lora.r == 8
+    assert runs[3].recipe.training["learning_rate"] == 2e-3
+    assert len({run.recipe.out for run in runs}) == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"compare": {"a": ["lora.rank=2"]}}, "ablation.yaml:4: a: override 'lora.rank=2': unknown key 'rank'"),
+        ({"compare": {}, "grid": {"training.lerning_rate": [1e-3]}}, "learning_rate"),
+        ({"compare": {}}, "varies nothing"),
+        ({"compare": {"a": ["lora.r=4"]}}, "nothing to compare"),
+        ({"compare": {"a": ["lora.r=2"], "b": ["lora.r=2"]}}, "ablation.yaml:4: b: is the same training as a"),
+        ({"compare": {"a": ["seed=3"]}}, "'seed=3': list the seeds under `seeds`"),
+        ({"compare": {"a": ["out=x"]}}, "set `out` at the top"),
+        ({"seeds": [1, 1]}, "a seed stands there twice"),
+        ({"seeds": []}, "ablation.yaml:3: seeds"),
+        ({"sedes": [1]}, "unknown key 'sedes' in the ablation; did you mean 'seeds'"),
+        ({"overrides": ["data.validation=null"]}, "needs held-out data in every variant"),
+        ({"recipe": "nowhere.yaml"}, "nowhere.yaml: file not found"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_runs(file, changes, told, tmp_path):
+    with pytest.raises(UserError) as raised:
+        plan_runs(file(**changes))
+    assert told in str(raised.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_become_folders_that_stay_apart(file):
+    _, runs = plan_runs(
+        file(compare={"a/b": ["lora.r=2"], "a b": ["lora.r=8"], "..": ["lora.r=16"], "中文": ["lora.r=32"]})
+    )
+    parents = {Path(run.recipe.out).parent for run in runs}
+    assert len(parents) == 5
+    assert {path.parent.name for path in parents} == {"runs"}
+
+
+def ablate(file, *options):
+    return CliRunner().invoke(app, ["ablate", str(file), *options])
+
+
+def test_a_failing_variant_is_recorded_the_others_go_on_and_the_next_start_runs_only_what_is_missing(file, tmp_path):
+    path = file(compare={"small rank": ["lora.r=2"], "too short": ["data.max_length=8"]}, seeds=[0, 1])
+    first = ablate(path, "--json")
+    assert first.exit_code == 1, first.output
+    found = {entry["variant"]: entry for entry in json.loads(first.stdout)}
+    assert found["too short"]["failed"] == 2
+    assert found["too short"]["value"] is None
+    assert found["small rank"]["value"]["n"] == 2
+    assert found["small rank"]["difference"]["low"] is not None
+    rows = list(csv.DictReader((tmp_path / "out" / "results.csv").open(encoding="utf-8")))
+    assert len(rows) == 6
+    (failure,) = {row["failure"] for row in rows if row["variant"] == "too short"} - {""} or {""}
+    assert "exit code 2" in failure
+    assert "max_length is 8" in failure
+    assert (tmp_path / "out" / "results.png").read_bytes().startswith(b"\x89PNG")
+    stamps = {log: log.stat().st_mtime_ns for log in (tmp_path / "out").rglob("*.log") if "too" not in str(log)}
+    assert len(stamps) == 4
+    again = ablate(path)
+    assert again.exit_code == 1
+    assert again.output.count("was finished before") == 4
+    assert {log: log.stat().st_mtime_ns for log in stamps} == stamps
+
+
+def test_another_ablation_in_the_same_folder_is_refused_with_the_difference(file, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine", encoding="utf-8")
+    refused = ablate(file())
+    assert isinstance(refused.exception, UserError)
+    assert "is not empty and holds no ablation" in str(refused.exception)
+    (tmp_path / "out" / "notes.txt").unlink()
+    (tmp_path / "out" / "ablation.yaml").write_text("seeds: [0]\ncompare: {}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"holds another ablation \(.*seeds: \[0\] there, \[0, 1\] now"):
+        raise ablate(file()).exception
+
+
+def test_sigterm_saves_the_training_and_the_same_command_goes_on(file, tmp_path):
+    path = file(
+        compare={"small rank": ["lora.r=2"]},
+        seeds=[0],
+        overrides=["training.max_steps=400", "training.save_steps=1000"],
+    )
+    command = [sys.executable, "-m", "esckit", "ablate", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    log = tmp_path / "out" / "runs" / "base" / "seed-0.log"
+    until = time.monotonic() + 60
+    while not (log.is_file() and "/400" in log.read_text(encoding="utf-8")) and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "what was finished is kept" in output
+    (checkpoint,) = (tmp_path / "out" / "runs" / "base" / "seed-0" / "checkpoints").glob("checkpoint-*")
+    assert int(checkpoint.name.removeprefix("checkpoint-")) < 400
+    os.environ["OMP_NUM_THREADS"] = "1"
+    assert ablate(path).exit_code == 0
+    text = log.read_text(encoding="utf-8")
+    assert text.count("stopped; saved checkpoint") == 1
+
+
+def test_listing_checks_and_runs_nothing(file, tmp_path):
+    shown = ablate(file(), "--list")
+    assert shown.exit_code == 0
+    assert "small rank seed 1: esckit train" in shown.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_table_by_hand():
+    rows = [
+        Row("base", 0, 10.0, 100, 5, 2.0),
+        Row("a", 0, 9.0, 50, 5, 1.0),
+        Row("base", 1, 12.0, 100, 5, 2.0),
+        Row("a", 1, 10.0, 50, 5, 3.0),
+        Row("base", 2, failure="exit code 1"),
+        Row("a", 2, 11.0, 50, 5, 2.0),
+    ]
+    base, a = summarise(rows)
+    assert (base.value.mean, base.value.n, base.failed, base.difference) == (11.0, 2, 1, None)
+    assert (a.value.mean, a.value.n, a.trainable_parameters, a.train_seconds) == (10.0, 3, 50, 2.0)
+    # differences -1 and -2 over the two seeds that both finished
+    limits = stats.t.interval(0.95, 1, loc=-1.5, scale=stats.sem([-1.0, -2.0]))
+    assert (a.difference.low, a.difference.high) == pytest.approx(limits)
+    assert a.difference.n == 2
+    shown = markdown([base, a], "loss")
+    assert "| base | 11 [" in shown
+    assert "| -1.5 [" in shown
+    assert "2 (1 failed)" in shown
+    assert csv_text(rows).splitlines()[5] == "base,2,,,,,exit code 1"
+    assert plot([base, a], "loss").startswith(b"\x89PNG")
+
+
+def test_one_seed_has_no_interval_and_the_table_says_so():
+    assert estimate([3.0]).low is None
+    summaries = summarise([Row("base", 0, 3.0, 1, 1, 1.0), Row("a|b", 0, 2.0, 1, 1, 1.0)])
+    shown = markdown(summaries, "loss")
+    assert "One seed: there is no interval" in shown
+    assert "| a\\|b | 2 | -1 |" in shown
+
+
+def test_a_figure_is_found_by_its_path_or_the_known_ones_are_named():
+    metrics = {"validation": {"perplexity": 3.5}, "eval_loss": [2.0, 1.5], "stopped_early": False, "steps": 4}
+    assert figure(metrics, "validation.perplexity") == 3.5
+    assert figure(metrics, "eval_loss") == 1.5
+    with pytest.raises(UserError, match=r"it has: eval_loss, steps, validation\.perplexity"):
+        figure(metrics, "stopped_early")
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_ablations_are_sound(path, tmp_path, monkeypatch):
+    from train.ablate import load_ablation, variants
+    from train.recipe import examine_recipe
+
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 60
+    ablation, lines = load_ablation(path)
+    for variant in variants(ablation, lines):
+        _, faults = examine_recipe(ablation.recipe, (*ablation.overrides, *variant.overrides), need_files=False)
+        assert faults.found == []

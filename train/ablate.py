@@ -140,13 +140,7 @@ def plan_runs(path: str | Path) -> tuple[Ablation, list[AblationRun]]:
             faults.append(f"{where}: {variant.name}: is the same training as {same}; leave one of them out")
         else:
             kept.append((variant, runs))
-    if ablation.metric.startswith(("validation.", "eval_")) and any(
-        run.recipe.data.validation is None for _, runs in kept for run in runs
-    ):
-        faults.append(
-            f"{path}: metric {ablation.metric} needs held-out data in every variant; "
-            "add data.validation=FILE to `overrides`"
-        )
+    faults += [f"{path}: {told}" for told in _metric_faults(ablation.metric, [runs[0].recipe for _, runs in kept])]
     if faults:
         raise UserError("\n".join(dict.fromkeys(faults)))
     if len(kept) < 2:
@@ -154,6 +148,14 @@ def plan_runs(path: str | Path) -> tuple[Ablation, list[AblationRun]]:
     by_variant = [runs for _, runs in kept]
     # Seed by seed: an ablation that is stopped half-way can already be read.
     return ablation, [run for runs in zip(*by_variant, strict=True) for run in runs]
+
+
+def _metric_faults(metric: str, recipes: Sequence[Recipe]) -> Iterator[str]:
+    held_out = metric.startswith(("validation.", "eval_"))
+    if held_out and any(recipe.data.validation is None for recipe in recipes):
+        yield f"metric {metric} needs held-out data in every variant; add data.validation=FILE to `overrides`"
+    if metric.startswith("validation.") and any(recipe.kind == "scorer" for recipe in recipes):
+        yield f"metric {metric} is a chat model's; a scorer has `metric: eval_loss`"
 
 
 def _set_here(overrides: Sequence[str]) -> Iterator[str]:

@@ -106,14 +106,22 @@ def markdown(summaries: Sequence[Summary], metric: str) -> str:
         seconds = "" if found.train_seconds is None else f"{found.train_seconds:.0f}"
         cells = (_plain(found.variant), _shown(found.value), _shown(found.difference, True), count, parameters, seconds)
         lines.append(f"| {' | '.join(cells)} |")
-    seeds = max((found.value.n for found in summaries if found.value), default=0)
-    meaning = (
-        "Brackets: 95 % interval over seeds (Student's t); it says how much the seed matters, not how much other data "
-        "would. The difference is taken seed by seed, with the same rows in the same order."
-        if seeds > 1
-        else "One seed: there is no interval, and a small difference may be chance."
+    return "\n".join(lines) + f"\n\n{_meaning(summaries)}\n"
+
+
+def _meaning(summaries: Sequence[Summary]) -> str:
+    if not has_intervals(summaries):
+        return "One seed: there is no interval, and a small difference may be chance."
+    return (
+        "Brackets: 95 % interval over seeds (Student's t). A seed draws the first adapter, the order of the rows and, "
+        "with data.limit, the dialogues. The difference is taken seed by seed; where its brackets hold 0 it may be "
+        "chance."
     )
-    return "\n".join(lines) + f"\n\n{meaning}\n"
+
+
+def has_intervals(summaries: Sequence[Summary]) -> bool:
+    """Whether any variant finished two seeds."""
+    return any(found.value is not None and found.value.n > 1 for found in summaries)
 
 
 def _shown(found: Estimate | None, signed: bool = False) -> str:
@@ -148,7 +156,7 @@ def plot(summaries: Sequence[Summary], metric: str) -> bytes:
         axes.axvline(shown[0].value.mean, color="#b9bec5", lw=1)
     axes.set_yticks(range(len(shown)), [found.variant[:48] for found in shown], parse_math=False)
     axes.set_ylim(len(shown) - 0.5, -0.5)
-    axes.set_xlabel(f"{metric} (mean and 95 % interval over seeds)")
+    axes.set_xlabel(f"{metric} ({'mean and 95 % interval over seeds' if has_intervals(summaries) else 'one seed'})")
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     stream = io.BytesIO()

@@ -1,6 +1,7 @@
 """`esckit ablate`: variants of a recipe over seeds, each its own training, one table."""
 
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -27,9 +28,9 @@ def ablate(
     ablation, runs = plan_runs(file)
     if list_runs:
         for run in runs:
-            typer.echo(f"{run.name}: esckit train {ablation.recipe} {' '.join(run.overrides)}")
+            typer.echo(f"{run.name}: {shlex.join(['esckit', 'train', ablation.recipe, *run.overrides])}")
         return
-    open_folder(ablation)
+    open_folder(ablation, runs)
     try:
         rows = run_all(ablation, runs, lambda line: typer.echo(line, err=True))
     except KeyboardInterrupt:

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,7 +16,9 @@ from data_prep.errors import UserError
 from esckit import app
 from tests.train.made import chat_content, dialogue, write_lines
 from train.ablate import figure, plan_runs
+from train.ablate_runs import open_folder
 from train.ablate_table import Row, csv_text, estimate, markdown, plot, summarise
+from train.recipe import save_recipe
 
 SHIPPED = sorted(path for path in Path("recipes/ablations").glob("*.yaml") if ".prompt" not in path.name)
 
@@ -98,63 +99,85 @@ def ablate(file, *options):
     return CliRunner().invoke(app, ["ablate", str(file), *options])
 
 
-def test_a_failing_variant_is_recorded_the_others_go_on_and_the_next_start_runs_only_what_is_missing(file, tmp_path):
-    path = file(compare={"small rank": ["lora.r=2"], "too short": ["data.max_length=8"]}, seeds=[0, 1])
-    first = ablate(path, "--json")
-    assert first.exit_code == 1, first.output
-    found = {entry["variant"]: entry for entry in json.loads(first.stdout)}
-    assert found["too short"]["failed"] == 2
-    assert found["too short"]["value"] is None
-    assert found["small rank"]["value"]["n"] == 2
-    assert found["small rank"]["difference"]["low"] is not None
-    rows = list(csv.DictReader((tmp_path / "out" / "results.csv").open(encoding="utf-8")))
-    assert len(rows) == 6
-    (failure,) = {row["failure"] for row in rows if row["variant"] == "too short"} - {""} or {""}
-    assert "exit code 2" in failure
-    assert "max_length is 8" in failure
-    assert (tmp_path / "out" / "results.png").read_bytes().startswith(b"\x89PNG")
-    stamps = {log: log.stat().st_mtime_ns for log in (tmp_path / "out").rglob("*.log") if "too" not in str(log)}
-    assert len(stamps) == 4
-    again = ablate(path)
-    assert again.exit_code == 1
-    assert again.output.count("was finished before") == 4
-    assert {log: log.stat().st_mtime_ns for log in stamps} == stamps
-
-
-def test_another_ablation_in_the_same_folder_is_refused_with_the_difference(file, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "notes.txt").write_text("mine", encoding="utf-8")
-    refused = ablate(file())
-    assert isinstance(refused.exception, UserError)
-    assert "is not empty and holds no ablation" in str(refused.exception)
-    (tmp_path / "out" / "notes.txt").unlink()
-    (tmp_path / "out" / "ablation.yaml").write_text("seeds: [0]\ncompare: {}\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"holds another ablation \(.*seeds: \[0\] there, \[0, 1\] now"):
-        raise ablate(file()).exception
-
-
-def test_sigterm_saves_the_training_and_the_same_command_goes_on(file, tmp_path):
-    path = file(
-        compare={"small rank": ["lora.r=2"]},
-        seeds=[0],
-        overrides=["training.max_steps=400", "training.save_steps=1000"],
-    )
+def stop_in_the_middle(path, log):
+    """Starts the command and sends it Ctrl-C's signal once the first training has made a step; its output."""
     command = [sys.executable, "-m", "esckit", "ablate", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    log = tmp_path / "out" / "runs" / "base" / "seed-0.log"
-    until = time.monotonic() + 60
-    while not (log.is_file() and "/400" in log.read_text(encoding="utf-8")) and time.monotonic() < until:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    try:
+        until = time.monotonic() + 100
+        while not (log.is_file() and " 2/30" in log.read_text(encoding="utf-8")) and time.monotonic() < until:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130, output
-    assert "what was finished is kept" in output
-    (checkpoint,) = (tmp_path / "out" / "runs" / "base" / "seed-0" / "checkpoints").glob("checkpoint-*")
-    assert int(checkpoint.name.removeprefix("checkpoint-")) < 400
-    os.environ["OMP_NUM_THREADS"] = "1"
-    assert ablate(path).exit_code == 0
-    text = log.read_text(encoding="utf-8")
-    assert text.count("stopped; saved checkpoint") == 1
+    return output
+
+
+def test_stopped_resumed_a_failure_recorded_and_only_what_is_missing_runs_again(file, tmp_path):
+    out = tmp_path / "out"
+    path = file(
+        compare={"too short": ["data.max_length=8"], "small rank": ["lora.r=2", "training.max_steps=2"]},
+        overrides=["training.max_steps=30", "training.save_steps=1000"],
+        seeds=[0],
+    )
+    base = out / "runs" / "base" / "seed-0"
+    assert "what was finished is kept" in stop_in_the_middle(path, base.with_name("seed-0.log"))
+    assert not (base / "metrics.json").exists()
+    (checkpoint,) = (base / "checkpoints").glob("checkpoint-*")
+    assert 2 <= int(checkpoint.name.removeprefix("checkpoint-")) < 30
+    assert not (out / "results.csv").exists()
+
+    went_on = ablate(path, "--json")
+    assert went_on.exit_code == 1, went_on.output
+    found = {entry["variant"]: entry for entry in json.loads(went_on.stdout)}
+    assert found["too short"]["failed"] == 1
+    assert found["too short"]["value"] is None
+    perplexity = json.loads((base / "metrics.json").read_text(encoding="utf-8"))["validation"]["perplexity"]
+    assert found["base"]["value"]["mean"] == perplexity
+    other = found["small rank"]
+    assert other["difference"]["mean"] == other["value"]["mean"] - perplexity != 0
+    assert other["difference"]["low"] is None
+    started, resumed = base.with_name("seed-0.log").read_text(encoding="utf-8").split("saved checkpoint")
+    assert " 1/30 " in started
+    assert " 1/30 " not in resumed
+    assert " 30/30 " in resumed
+    rows = list(csv.DictReader((out / "results.csv").open(encoding="utf-8")))
+    assert [row["variant"] for row in rows] == ["base", "too short", "small rank"]
+    assert "exit code 2: " in rows[1]["failure"]
+    assert "max_length is 8" in rows[1]["failure"]
+    assert (out / "results.png").read_bytes().startswith(b"\x89PNG")
+
+    again = ablate(path)
+    assert again.exit_code == 1
+    assert again.output.count("was finished before") == 2
+    assert "One seed: there is no interval" in again.output
+
+    data = tmp_path / "d.jsonl"
+    data.write_text(data.read_text(encoding="utf-8").replace("hello", "hullo"), encoding="utf-8")
+    assert "finished runs read another content of" in str(ablate(path).exception)
+
+
+def test_another_ablation_or_recipe_in_the_same_folder_is_refused_with_the_difference(file, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "notes.txt").write_text("mine", encoding="utf-8")
+    assert "is not empty and holds no ablation" in str(ablate(file()).exception)
+    (out / "notes.txt").unlink()
+    ablation, runs = plan_runs(file())
+    open_folder(ablation, runs)
+    open_folder(ablation, runs)
+    with pytest.raises(UserError, match=r"holds another ablation \(seeds: \[0, 1\] in the folder, \[0, 2\] now\)"):
+        open_folder(*plan_runs(file(seeds=[0, 2])))
+    open_folder(*plan_runs(file(seeds=[2, 0, 1])))  # more seeds take nothing back
+    with pytest.raises(UserError, match=r"compare\.small rank: .* in the folder, None now"):
+        open_folder(*plan_runs(file(compare={"smaller": ["lora.r=2"]})))
+    first = Path(runs[0].recipe.out)
+    save_recipe(runs[0].recipe.model_copy(update={"seed": 7}), first / "recipe.yaml")
+    (first / "metrics.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(UserError, match=r"holds a run of another recipe \(seed: 7 in the folder, 0 now\)"):
+        open_folder(*plan_runs(file(seeds=[2, 0, 1])))
 
 
 def test_listing_checks_and_runs_nothing(file, tmp_path):
@@ -209,7 +232,7 @@ def test_shipped_ablations_are_sound(path, tmp_path, monkeypatch):
     from train.ablate import load_ablation, variants
     from train.recipe import examine_recipe
 
-    assert len(path.read_text(encoding="utf-8").splitlines()) < 60
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 30
     ablation, lines = load_ablation(path)
     for variant in variants(ablation, lines):
         _, faults = examine_recipe(ablation.recipe, (*ablation.overrides, *variant.overrides), need_files=False)

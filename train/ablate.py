@@ -13,6 +13,7 @@ The base is the recipe with the overrides for all; each variant is compared with
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -185,17 +186,22 @@ def _folder_name(name: str) -> str:
     return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
-def figure(metrics: Mapping[str, Any], name: str) -> float:
-    """A figure of metrics.json by its path, of a list the last one. Raises UserError naming those that are there."""
+def figure(metrics: Mapping[str, Any], name: str) -> float | None:
+    """A figure of metrics.json by its path, of a list the last one; None where the run came to no finite number.
+
+    Raises UserError, naming the figures that are there, when the run has none of that name.
+    """
     value: Any = metrics
     for part in name.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
+        value = value.get(part, {}) if isinstance(value, Mapping) else {}
     if isinstance(value, list) and value:
         value = value[-1]
+    if value is None:
+        return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         there = ", ".join(sorted(_numbers(metrics)))
         raise UserError(f"metric {name!r}: the finished run has no such figure; it has: {there}")
-    return float(value)
+    return float(value) if math.isfinite(value) else None
 
 
 def _numbers(metrics: Any, at: str = "") -> Iterator[str]:

@@ -82,19 +82,22 @@ def run_all(ablation: Ablation, runs: Sequence[AblationRun], tell: Callable[[str
         rows.append(row_of(run, metrics, ablation.metric))
         left = sum(finished_metrics(later.recipe) is None for later in runs[number:])
         rest = f"; about {left * sum(spent) / len(spent) / 60:.0f} min left" if spent and left else ""
-        tell(f"[{number}/{len(runs)}] {run.name}: {ablation.metric} {rows[-1].value:.4g} ({state}){rest}")
+        came_to = rows[-1].failure or f"{ablation.metric} {rows[-1].value:.4g}"
+        tell(f"[{number}/{len(runs)}] {run.name}: {came_to} ({state}){rest}")
     return rows
 
 
 def row_of(run: AblationRun, metrics: dict[str, Any], metric: str) -> Row:
     """Raises UserError for a metric that the run does not have."""
+    value = figure(metrics, metric)
     return Row(
         run.variant,
         run.seed,
-        figure(metrics, metric),
+        value,
         metrics["trainable_parameters"],
         metrics["steps"],
         metrics["train_seconds"],
+        None if value is not None else f"{metric} is no finite number; the training came apart",
     )
 
 

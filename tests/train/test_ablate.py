@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 from data_prep.errors import UserError
 from esckit import app
 from tests.train.made import chat_content, dialogue, write_lines
+from tests.train.made_scorer import scorer_content
 from train.ablate import figure, plan_runs
-from train.ablate_runs import open_folder
+from train.ablate_runs import open_folder, row_of
 from train.ablate_table import Row, csv_text, estimate, markdown, plot, summarise
 from train.recipe import save_recipe
 
@@ -84,6 +85,27 @@ def test_what_is_wrong_is_told_before_anything_runs(file, changes, told, tmp_pat
         plan_runs(file(**changes))
     assert told in str(raised.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_scorer_has_no_perplexity(tiny_model, file, tmp_path):
+    scorer = scorer_content(tiny_model, tmp_path / "unused")
+    scorer["data"]["validation"] = scorer["data"]["train"]
+    (tmp_path / "recipe.yaml").write_text(json.dumps(scorer), encoding="utf-8")
+    with pytest.raises(UserError, match="a scorer has `metric: eval_loss`"):
+        plan_runs(file())
+    assert len(plan_runs(file(metric="eval_loss"))[1]) == 4
+
+
+def test_a_training_that_came_apart_is_told_and_not_averaged(file):
+    ablation, runs = plan_runs(file())
+    row = row_of(
+        runs[0],
+        {"validation": {"perplexity": None}, "trainable_parameters": 5, "steps": 1, "train_seconds": 1.0},
+        ablation.metric,
+    )
+    assert row.value is None
+    assert "no finite number" in row.failure
+    assert summarise([row])[0].failed == 1
 
 
 def test_names_become_folders_that_stay_apart(file):
@@ -223,6 +245,8 @@ def test_a_figure_is_found_by_its_path_or_the_known_ones_are_named():
     metrics = {"validation": {"perplexity": 3.5}, "eval_loss": [2.0, 1.5], "stopped_early": False, "steps": 4}
     assert figure(metrics, "validation.perplexity") == 3.5
     assert figure(metrics, "eval_loss") == 1.5
+    apart = {"validation": {"perplexity": float("nan")}, "eval_loss": [None]}
+    assert (figure(apart, "validation.perplexity"), figure(apart, "eval_loss")) == (None, None)
     with pytest.raises(UserError, match=r"it has: eval_loss, steps, validation\.perplexity"):
         figure(metrics, "stopped_early")
 
@@ -235,5 +259,19 @@ def test_shipped_ablations_are_sound(path, tmp_path, monkeypatch):
     assert len(path.read_text(encoding="utf-8").splitlines()) < 30
     ablation, lines = load_ablation(path)
     for variant in variants(ablation, lines):
+        _, faults = examine_recipe(ablation.recipe, (*ablation.overrides, *variant.overrides), need_files=False)
+        assert faults.found == []
+
+
+def test_the_example_of_the_docs_is_sound(tmp_path):
+    from train.ablate import load_ablation, variants
+    from train.recipe import examine_recipe
+
+    text = Path("docs/ablations.md").read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+    (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
+    ablation, lines = load_ablation(tmp_path / "a.yaml")
+    found = variants(ablation, lines)
+    assert len(found) == 5
+    for variant in found:
         _, faults = examine_recipe(ablation.recipe, (*ablation.overrides, *variant.overrides), need_files=False)
         assert faults.found == []

@@ -27,7 +27,7 @@ from eval.cli_report import report, score
 from eval.cli_simulate import simulate
 from train.cli import model_app, recipe_app, train
 from train.cli_ablate import ablate
-from train.cli_doctor import doctor
+from train.cli_doctor import data_doctor, doctor
 from train.cli_model import export
 
 app = typer.Typer(
@@ -40,6 +40,7 @@ app = typer.Typer(
 )
 app.command()(quickstart)
 app.command()(doctor)
+data_app.command("doctor")(data_doctor)
 app.add_typer(data_app, name="data")
 app.add_typer(cards_app, name="cards")
 app.add_typer(ratings_app, name="ratings")

@@ -35,7 +35,7 @@ def chat(
     """
     from data_prep.prompt import load_prompt
     from eval.chat_models import load_chat_model
-    from eval.chat_models.base import Sampling
+    from eval.chat_models.base import Sampling, notes_of
 
     if not 0 < top_p <= 1:
         raise UserError(f"--top-p is {top_p:g}; it must lie above 0 and be at most 1")
@@ -46,7 +46,10 @@ def chat(
     template = load_prompt(prompt or side)
     system = seeker_system(played, template) if played else template.render(language)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p)
-    talk = Talk(load_chat_model(model), side, system, sampling, seed, played, language)
+    loaded = load_chat_model(model)
+    for note in notes_of([loaded]):
+        typer.echo(f"note: {note}", err=True)
+    talk = Talk(loaded, side, system, sampling, seed, played, language)
     typer.secho(HELP, dim=True)
     if side == "supporter":
         typer.secho(NOTICE, dim=True)

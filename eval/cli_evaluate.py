@@ -95,6 +95,7 @@ def _chat(
     from train.models import load_chat_model
     from train.perplexity import by_turn, total, turn_losses
     from train.rows import ChatFormat, chat_rows, read_rows
+    from train.templates import stabilise
 
     how = ChatFormat(side, load_prompt(side), load_prompt("greeting"), max_length)
     located = read_rows([on], None, seed=0)[:limit]
@@ -103,7 +104,10 @@ def _chat(
     for name in [model, *([against] if against else [])]:
         spec = parse_spec(name)
         loaded, tokenizer = load_chat_model(spec.base, spec.adapter)
-        rows, report = chat_rows(how, ChatRenderer(tokenizer), located)
+        renderer = ChatRenderer(stabilise(tokenizer))
+        for note in renderer.notes:
+            typer.echo(f"note: {note}", err=True)
+        rows, report = chat_rows(how, renderer, located)
         with progress_bar(name, len(rows)) as advance:
             turns = turn_losses(loaded, rows, batch_size, advance)
         losses[name] = [total(each) for each in turns]
@@ -112,7 +116,7 @@ def _chat(
         result["models"][name] = asdict(perplexity_interval(losses[name]))
         if strategies:
             with progress_bar(f"{name}, strategies", len(rows)) as advance:
-                choices = strategy_choices(loaded, rows, strategy_tokens(tokenizer), batch_size, advance)
+                choices = strategy_choices(loaded, rows, strategy_tokens(renderer), batch_size, advance)
             result.setdefault("strategies", {})[name] = asdict(strategy_figures(choices))
         result["tokens"] = report.supervised_tokens
         result["shortened"] = report.shortened

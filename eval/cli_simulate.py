@@ -52,7 +52,7 @@ def simulate(
     --supporter smollm2-135m-instruct --out runs/first --limit 20
     """
     from eval.chat_models import load_chat_models
-    from eval.chat_models.base import Sampling
+    from eval.chat_models.base import Sampling, notes_of
     from eval.runs import EndReason, open_run
     from eval.simulate import SimulationSettings
 
@@ -76,6 +76,8 @@ def simulate(
     chosen = read_cards(cards, language, limit)
     described = settings.describe()  # an unknown prompt is told before a model is loaded
     models = load_chat_models([seeker, supporter], dtype)
+    for note in notes_of(models):
+        typer.echo(f"note: {note}", err=True)
     labels = (seeker.removeprefix("hf:"), supporter_name or supporter.removeprefix("hf:"))
     manifest = {
         "cards": {"sha256": sha256_of(cards), "used": len(chosen), "language": language, "limit": limit},

@@ -21,7 +21,7 @@ from data_prep.errors import UserError
 from data_prep.resampling import bootstrap_interval, weights_of
 from data_prep.sources.esconv import STRATEGIES
 from eval.statistics import Interval, ratio_interval
-from train.masking import IGNORED, Encoded
+from train.masking import IGNORED, ChatRenderer, Encoded
 
 Counts = NDArray[np.float64]
 
@@ -64,11 +64,12 @@ class StrategyFigures:
     counts: dict[str, int]
 
 
-def strategy_tokens(tokenizer: Any) -> StrategyTokens:
-    """The prefixes as the tokenizer spells them before a word."""
+def strategy_tokens(renderer: ChatRenderer) -> StrategyTokens:
+    """The prefixes as they are spelled at the beginning of a turn and before a word."""
 
     def spell(text: str) -> list[int]:
-        return list(tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+        row = renderer.encode([{"role": "user", "content": "x"}, {"role": "assistant", "content": text}])
+        return [label for label in row.labels if label != IGNORED]
 
     spelled = {name: _shared(spell(f"[{name}] x"), spell(f"[{name}] What")) for name in STRATEGIES}
     together = enumerate(zip(*spelled.values(), strict=False))

@@ -11,17 +11,16 @@ people wrote: a user who types `<|im_end|>` has written nine characters, not end
 perplexity all come through here, so they cannot disagree about the format.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from jinja2 import TemplateError
-
 from data_prep.chat_format import Message
 from data_prep.errors import UserError
+from train import templates
 
 IGNORED = -100
 
@@ -51,24 +50,51 @@ class Encoded:
         return sum(label != IGNORED for label in self.labels)
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """The template's own text at one place: control tokens and what stands between them.
+
+    `space` is what the template writes last; it is tokenised with the words that follow it.
+    """
+
+    parts: tuple[int | str, ...]
+    space: str
+
+
 class ChatRenderer:
     """Renders conversations for one tokenizer.
+
+    `notes` says in a line each what a user should know of how this template is used; show them once.
 
     Raises UserError when the tokenizer has no chat template, when the template cannot be rendered faithfully by
     pieces (proven on probe conversations), or when an assistant turn does not end with a special token.
     """
 
     def __init__(self, tokenizer: Any):
-        name = getattr(tokenizer, "name_or_path", "") or "the tokenizer"
-        if not getattr(tokenizer, "chat_template", None):
-            raise UserError(f"{name}: has no chat template; use a chat (instruct) model, or save a template with it")
+        name = templates.name_of(tokenizer)
+        if not templates.template_text(tokenizer):
+            raise UserError(
+                f"{name}: has no chat template, as base models have none; name its chat (instruct) version, or put the "
+                "template you want into chat_template.jinja beside its tokenizer"
+            )
+        if getattr(tokenizer, "backend_tokenizer", None) is None:
+            raise UserError(f"{name}: has only a slow tokenizer; one with tokenizer.json is needed")
         self.tokenizer = tokenizer
         self.name = name
-        self._pieces = lru_cache(maxsize=None)(self._render_pieces)
-        self.control_ids = set(tokenizer.all_special_ids) | {
-            index for index, token in tokenizer.added_tokens_decoder.items() if token.special
-        }
-        self._trims = {role: self._template_trims(role) for role in ("system", "user", "assistant")}
+        self._pieces = lru_cache(maxsize=None)(self._cut_pieces)
+        control = templates.control_tokens(tokenizer)
+        self.control_ids = set(control)
+        self.control_texts = frozenset(control.values())
+        # A character that the tokenizer does not know is no control token, unless the same token is used as one.
+        self._forbidden = self.control_ids - (
+            {tokenizer.unk_token_id} - {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+        )
+        self._text = templates.TextTokens(tokenizer, control)
+        self._piece_ids = lru_cache(maxsize=None)(self._ids_of_piece)
+        self._trims = {role: templates.trimmed_sides(tokenizer, role) for role in ("system", "user", "assistant")}
+        self._misuse = templates.system_misuse(tokenizer)
+        self._user_first = templates.wants_user_first(tokenizer)
+        self.notes = self._notes()
         self._check_probes()
         self.stop_ids = self._terminators()
 
@@ -80,7 +106,8 @@ class ChatRenderer:
         """
         if train_on is None:
             train_on = [message["role"] == "assistant" for message in messages]
-        pieces = self._pieces(tuple(message["role"] for message in messages), False)
+        accepted = self.accepted(messages)
+        flags = train_on[len(messages) - len(accepted) :]  # a system text that moved has no flag of its own
         ids: list[int] = []
         labels: list[int] = []
 
@@ -88,9 +115,10 @@ class ChatRenderer:
             ids.extend(tokens)
             labels.extend(tokens if supervised else [IGNORED] * len(tokens))
 
-        add(pieces[0], False)
-        for message, learn, following in zip(messages, train_on, pieces[1:], strict=True):
-            add(self.content_ids(message), learn)
+        opening, *said = self._in_order(accepted, False)
+        add(opening, False)
+        for learn, content, following in zip(flags, said[::2], said[1::2], strict=True):
+            add(content, learn)
             end = self._terminator_end(following) if learn else 0
             add(following[:end], True)
             add(following[end:], False)
@@ -98,74 +126,108 @@ class ChatRenderer:
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a conversation up to where the assistant is to speak."""
-        pieces = self._pieces(tuple(message["role"] for message in messages), True)
-        ids = list(pieces[0])
-        for message, following in zip(messages, pieces[1:], strict=True):
-            ids.extend(self.content_ids(message))
-            ids.extend(following)
-        return ids
+        return [token for tokens in self._in_order(self.accepted(messages), True) for token in tokens]
 
-    def content_ids(self, message: Message) -> list[int]:
+    def accepted(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages as the template can take them: a system text that it cannot place begins the first user turn.
+
+        Where the assistant speaks first and the template wants a user to, the system text becomes the user's turn.
+        """
+        if not messages or messages[0]["role"] != "system":
+            return messages
+        system, *rest = messages
+        user_next = bool(rest) and rest[0]["role"] == "user"
+        if self._misuse is None and (user_next or not self._user_first):
+            return messages
+        if user_next:
+            return [{"role": "user", "content": f"{system['content']}\n\n{rest[0]['content']}"}, *rest[1:]]
+        return [{"role": "user", "content": system["content"]}, *rest]
+
+    def _in_order(self, messages: Sequence[Message], generation: bool) -> Iterator[Sequence[int]]:
+        """Ids of the template's piece, the first content, the next piece, and so on up to the last piece."""
+        pieces = self._pieces(tuple(message["role"] for message in messages), generation)
+        before: templates.Before = "nothing"
+        for piece, message in zip(pieces, [*messages, None], strict=True):
+            tokens, before = self._piece_ids(piece.parts, before)
+            yield tokens
+            if message is not None:
+                content = self._content_ids(message, piece.space, before)
+                before = "text" if content else before
+                yield content
+
+    def _content_ids(self, message: Message, space: str, before: templates.Before) -> list[int]:
         """Ids of what somebody wrote, with special tokens in it spelled out as plain text."""
         content = message["content"]
-        if self._trims[message["role"]]:
-            content = content.strip()
-        ids = self.tokenizer(content, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        if not self.control_ids.isdisjoint(ids):
+        left, right = self._trims[message["role"]]
+        content = content.lstrip() if left else content
+        content = content.rstrip() if right else content
+        ids = self._text.ids(space + content, before)
+        if not self._forbidden.isdisjoint(ids):
             raise UserError(
-                f"{self.name}: the tokenizer turns text into a control token even when told not to; "
-                "use a fast (tokenizers-based) tokenizer"
+                f"{self.name}: the tokenizer turns text into a control token even when told not to; use another model"
             )
         return ids
 
-    def _render_pieces(self, roles: tuple[str, ...], generation: bool) -> tuple[list[int], ...]:
-        """Token ids of the template's text before, between and after the contents: len(roles) + 1 pieces."""
-        # Private-use characters: no template trims, splits or matches on them.
-        marks = [f"\ue000{index}\ue001" for index in range(len(roles))]
-        messages = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
-        text = self._apply(messages, generation)
+    def _cut_pieces(self, roles: tuple[str, ...], generation: bool) -> tuple[_Piece, ...]:
+        """The template's text before, between and after the contents: len(roles) + 1 pieces."""
+        texts = templates.pieces_of(self.tokenizer, roles, generation)
         pieces = []
-        for mark in marks:
-            before, found, text = text.partition(mark)
-            if not found or mark in text:
-                raise UserError(
-                    f"{self.name}: its chat template does not keep every message once and in order "
-                    f"(roles: {', '.join(roles)}); it cannot be rendered faithfully"
-                )
-            pieces.append(before)
-        pieces.append(text)
-        return tuple(self.tokenizer(piece, add_special_tokens=False)["input_ids"] for piece in pieces)
+        for number, text in enumerate(texts):
+            parts = self._text.split(text)
+            space = ""
+            # A prompt that ends in a space would have the model go on after it, which no tokenizer does.
+            last = parts[-1] if parts else None
+            if isinstance(last, str) and (number < len(roles) or generation):
+                kept = last.rstrip(" ")
+                space = last[len(kept) :]
+                parts[-1:] = [kept] if kept else []
+            pieces.append(_Piece(tuple(parts), space))
+        return tuple(pieces)
 
-    def _apply(self, messages: Sequence[Any], generation: bool) -> str:
-        try:
-            return self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=generation)
-        except TemplateError as error:
-            roles = ", ".join(message["role"] for message in messages)
-            raise UserError(f"{self.name}: its chat template refuses the roles ({roles}): {error}") from None
+    def _ids_of_piece(
+        self, parts: tuple[int | str, ...], before: templates.Before
+    ) -> tuple[tuple[int, ...], templates.Before]:
+        """Ids of a piece, and what then stands before the words that follow."""
+        ids: list[int] = []
+        for part in parts:
+            ids += [part] if isinstance(part, int) else self._text.ids(part, before)
+            before = "control" if isinstance(part, int) else "text"
+        return tuple(ids), before
 
-    def _template_trims(self, role: str) -> bool:
-        """Whether the template strips white space around a message of this role (Llama-3 and Gemma do)."""
-        mark = " \ue000 "
-        for before in ([], [{"role": "user", "content": "x"}]):
-            try:
-                return mark not in self._apply([*before, {"role": role, "content": mark}], False)
-            except UserError:
-                continue
-        return False
+    def _notes(self) -> list[str]:
+        notes = []
+        if self._misuse is not None:
+            notes.append(f"{self.name}: its chat template {self._misuse}; here its text begins the first user turn")
+        elif self._user_first:
+            notes.append(
+                f"{self.name}: its chat template wants the user to speak first; where the assistant does, the system "
+                "text is the user's first turn"
+            )
+        if "strftime_now" in templates.template_text(self.tokenizer):
+            notes.append(
+                f"{self.name}: its chat template writes today's date into the system turn, so prompts differ from day "
+                "to day"
+            )
+        if templates.template_text(self.tokenizer).startswith(templates.STABLE):
+            notes.append(
+                f"{self.name}: its own chat template opens earlier assistant turns differently from the one that is "
+                "written next; here all open alike, and the template saved with the result does so too"
+            )
+        return notes
 
     def _check_probes(self) -> None:
         """Compares our rendering of clean text with the tokenizer's own; at least one probe must be accepted."""
         refusal: UserError | None = None
         accepted = 0
         for probe in PROBES:
-            messages: list[Message] = [{"role": role, "content": content} for role, content in probe]  # type: ignore[typeddict-item]
+            messages = self.accepted([{"role": role, "content": content} for role, content in probe])  # type: ignore[typeddict-item]
             try:
-                text = self._apply(messages, False)
+                text = templates.render(self.tokenizer, messages, False)
             except UserError as error:
                 refusal = error
                 continue
             accepted += 1
-            expected = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            expected = self.tokenizer(text, add_special_tokens=False, split_special_tokens=False)["input_ids"]
             if self.encode(messages).input_ids != expected:
                 raise UserError(
                     f"{self.name}: its chat template cannot be rendered faithfully by pieces "
@@ -186,7 +248,7 @@ class ChatRenderer:
 
     def _terminators(self) -> list[int]:
         """Ids on which generation must stop: what ends an assistant turn, and the end of text."""
-        piece = self._pieces(("user", "assistant"), False)[-1]
+        piece, _ = self._piece_ids(self._pieces(("user", "assistant"), False)[-1].parts, "text")
         stops = {piece[self._terminator_end(piece) - 1]}
         if self.tokenizer.eos_token_id is not None:
             stops.add(self.tokenizer.eos_token_id)

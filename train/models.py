@@ -7,6 +7,7 @@ from typing import Any
 from data_prep.errors import UserError
 from train.memory import keep_freed_memory
 from train.recipe import LoraSection, ModelSection
+from train.templates import stabilise
 
 
 def resolve_base(base: str) -> str:
@@ -78,9 +79,25 @@ def open_tokenizer(source: str, **options: Any) -> Any:
     return tokenizer
 
 
+def open_chat_tokenizer(name: str) -> Any:
+    """The tokenizer of a chat model named as `hf:PATH` or `hf:BASE+ADAPTER` (the `hf:` may be left out): the one saved
+    with an adapter, else the base's. No weights are read; a folder with nothing but a tokenizer will do."""
+    path = name.removeprefix("hf:")
+    for folder in (path, path.rpartition("+")[2]):
+        if (Path(folder) / "tokenizer_config.json").is_file():
+            return open_tokenizer(folder)
+    base, plus, adapter = path.rpartition("+")
+    if plus:
+        adapter_base(adapter)  # refuses a folder that is no adapter
+        return open_tokenizer(resolve_base(base))
+    is_adapter = (Path(path) / "adapter_config.json").is_file()
+    return open_tokenizer(resolve_base(adapter_base(path) if is_adapter else path))
+
+
 def load_tokenizer(spec: ModelSection) -> Any:
-    """The tokenizer of a recipe's base model."""
-    return open_tokenizer(resolve_base(spec.base), revision=spec.revision, trust_remote_code=spec.trust_remote_code)
+    """The tokenizer of a recipe's base model, with the chat template that it is trained with (see `stabilise`)."""
+    found = open_tokenizer(resolve_base(spec.base), revision=spec.revision, trust_remote_code=spec.trust_remote_code)
+    return stabilise(found)
 
 
 def pick_attention(spec: ModelSection) -> str | None:

@@ -17,6 +17,7 @@ from train.masking import IGNORED, ChatRenderer, Encoded
 from train.models import open_tokenizer
 from train.recipe import ChatRecipe, Recipe, ScorerRecipe
 from train.rows import ChatFormat, chat_rows, read_dialogues, read_rows
+from train.templates import stabilise
 
 # Tokens a character, (CJK, kana, hangul and full-width signs; everything else), by the size of the vocabulary.
 # Large: the tokenizer of Qwen1.5 and 2.5 (152 thousand) has 0.57-0.69 on three Chinese sets of counselling dialogues
@@ -105,8 +106,10 @@ def plan_data(recipe: Recipe, tokenizer: str | None, vocabulary: int, devices: i
     opened = None
     if tokenizer is not None:
         try:
-            opened = open_tokenizer(
-                tokenizer, revision=recipe.model.revision, trust_remote_code=recipe.model.trust_remote_code
+            opened = stabilise(
+                open_tokenizer(
+                    tokenizer, revision=recipe.model.revision, trust_remote_code=recipe.model.trust_remote_code
+                )
             )
         except UserError:
             opened = None

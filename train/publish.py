@@ -5,12 +5,10 @@ Everything is checked before anything is written, and what another program has t
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-
-from jinja2 import TemplateError
 
 from data_prep.errors import UserError
 from data_prep.records import write_text
@@ -18,6 +16,7 @@ from train.masking import ChatRenderer
 from train.merge import PROBE, MergeReport, merged_model, save_merged
 from train.model_card import card_of
 from train.models import adapter_base, open_tokenizer
+from train.templates import pieces_of
 
 Say = Callable[[str], None]
 CARRIED = ("recipe.yaml", "metrics.json", "README.md")
@@ -175,8 +174,8 @@ def role_wrapping(renderer: ChatRenderer) -> tuple[dict[str, tuple[str, str]], s
     Raises UserError for a template that treats a message by its place (Mistral puts the system text into the first
     user turn).
     """
-    whole = template_pieces(renderer, ("system", "user", "assistant", "user", "assistant"))
-    after_user = template_pieces(renderer, ("system", "user"))[-1]
+    whole = pieces_of(renderer.tokenizer, ("system", "user", "assistant", "user", "assistant"))
+    after_user = pieces_of(renderer.tokenizer, ("system", "user"))[-1]
     before_user = whole[3].removeprefix(whole[5])
     around = {
         "system": (whole[0], whole[1].removesuffix(before_user)),
@@ -185,7 +184,7 @@ def role_wrapping(renderer: ChatRenderer) -> tuple[dict[str, tuple[str, str]], s
     }
     for roles in (("system", "user"), ("system", "user", "assistant"), ("system", "assistant", "user", "assistant")):
         try:
-            wanted = template_pieces(renderer, roles)
+            wanted = pieces_of(renderer.tokenizer, roles)
         except UserError:
             continue  # a template may want the user to speak first
         said = [around[roles[0]][0]]
@@ -195,22 +194,8 @@ def role_wrapping(renderer: ChatRenderer) -> tuple[dict[str, tuple[str, str]], s
                 f"{renderer.name}: its chat template treats a message by its place, so it cannot be said in Ollama's "
                 "language with certainty; serve it with vLLM"
             )
-    opening = template_pieces(renderer, ("system", "user"), generation=True)[-1].removeprefix(after_user)
+    opening = pieces_of(renderer.tokenizer, ("system", "user"), generation=True)[-1].removeprefix(after_user)
     return around, opening
-
-
-def template_pieces(renderer: ChatRenderer, roles: Sequence[str], generation: bool = False) -> list[str]:
-    """The template's own text before, between and after the contents: len(roles) + 1 pieces."""
-    mark = "\ue000"
-    messages = [{"role": role, "content": mark} for role in roles]
-    try:
-        text = renderer.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generation)
-    except TemplateError as error:
-        raise UserError(f"{renderer.name}: its chat template refuses the roles ({', '.join(roles)}): {error}") from None
-    pieces: list[str] = text.split(mark)
-    if len(pieces) != len(roles) + 1:
-        raise UserError(f"{renderer.name}: its chat template does not keep every message once; serve it with vLLM")
-    return pieces
 
 
 def _needs(folder: Path, *names: str) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from data_prep import chat_format, records, sample
 from data_prep.records import sha256_of
-from train import masking, rows
+from train import masking, rows, templates
 from train.masking import IGNORED, ChatRenderer, Encoded
 from train.models import load_tokenizer
 from train.recipe import ChatRecipe
@@ -125,8 +125,7 @@ def tokenizer_hash(tokenizer: Any) -> str:
 @cache
 def _code_hash() -> str:
     """Of the source of what makes rows: an edited rule is a new key, with no number to forget raising."""
-    sources = [Path(str(module.__file__)) for module in (chat_format, records, sample, masking, rows)]
-    sources += sorted(Path(masking.__file__).parent.glob("templates.py"))
+    sources = [Path(str(module.__file__)) for module in (chat_format, records, sample, masking, rows, templates)]
     return hashlib.sha256(b"".join(path.read_bytes() for path in [*sources, Path(__file__)])).hexdigest()
 
 

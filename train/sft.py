@@ -1,5 +1,6 @@
 """ESC-Role and supporter fine-tuning on TRL's SFTTrainer, with rows that are tokenised and masked in rows.py."""
 
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -118,6 +119,10 @@ def build_trainer(recipe: ChatRecipe) -> tuple[Any, dict[str, Any]]:
     )
     set_seed(recipe.seed)  # before the adapter is drawn
     tokenizer = load_tokenizer(recipe.model)
+    renderer = ChatRenderer(tokenizer)
+    if arguments.process_index == 0:
+        for note in renderer.notes:
+            print(f"note: {note}", file=sys.stderr)
     prepared = prepare(recipe, tokenizer)
     model = load_causal(recipe.model)
     check_context(model, recipe)
@@ -138,7 +143,7 @@ def build_trainer(recipe: ChatRecipe) -> tuple[Any, dict[str, Any]]:
     if packing and trainer.args.world_size == 1:  # among several ranks a model may not be whole anywhere
         check_isolation(trainer.model, len(tokenizer))
     if recipe.evaluation.samples:
-        add_samples(trainer, recipe, ChatRenderer(tokenizer))
+        add_samples(trainer, recipe, renderer)
     return trainer, prepared.report()
 
 

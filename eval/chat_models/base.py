@@ -79,6 +79,11 @@ class ChatModel(Protocol):
         """Drops what is kept of conversations; they can still go on, at the cost of reading them again."""
 
 
+def notes_of(models: Sequence[ChatModel]) -> list[str]:
+    """What a user should know of how their chat templates are used, each line once; only local models have one."""
+    return list(dict.fromkeys(note for model in models for note in getattr(model, "notes", ())))
+
+
 def split_thinking(text: str) -> tuple[str, str | None]:
     """The reply, and what a reasoning model wrote before it between <think> and </think> (None when nothing).
 

@@ -24,6 +24,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from data_prep.errors import UserError
 from eval.chat_models.base import Reply, Request, Sampling, Stats, split_thinking
 from train.masking import ChatRenderer
+from train.templates import template_text
 
 SLOTS_AT_ONCE = 64
 NUCLEUS_FIRST_LOOK = 256
@@ -66,6 +67,7 @@ class LocalChatModel:
         self.name = name
         self.stats = Stats()
         self.renderer = ChatRenderer(tokenizer)
+        self.notes = self.renderer.notes
         self._weights = weights
         self._adapter = adapter
         self._details = details
@@ -82,6 +84,7 @@ class LocalChatModel:
         return {
             "kind": "hf",
             **self._details,
+            **({"thinking": False} if "enable_thinking" in template_text(self.renderer.tokenizer) else {}),
             "dtype": str(self._weights.model.dtype).removeprefix("torch."),
             "device": parameter.device.type,
             "context_length": self.context_length,

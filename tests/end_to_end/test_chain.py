@@ -85,6 +85,7 @@ COMMANDS = [
     "data-clean",
     "data-split",
     "data-leaks",
+    "data-doctor",
     "data-export",
     "data-build-role",
     "data-build-supporter",

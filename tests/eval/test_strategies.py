@@ -49,7 +49,7 @@ TALKS = (
 
 
 def test_branch_points_are_the_strategies_of_supporter_turns_and_of_nothing_else(tiny_tokenizer):
-    tokens = strategy_tokens(tiny_tokenizer)
+    tokens = strategy_tokens(ChatRenderer(tiny_tokenizer))
     assert set(tokens.spelled) == set(STRATEGIES)
     rows = rows_of(tiny_tokenizer, *TALKS)
     found = [branch_points(row, tokens) for row in rows]
@@ -65,7 +65,7 @@ def test_branch_points_are_the_strategies_of_supporter_turns_and_of_nothing_else
 
 def test_choices_are_the_models_own_distribution_whatever_the_batch(tiny_model):
     model, tokenizer = load_chat_model(str(tiny_model))
-    tokens = strategy_tokens(tokenizer)
+    tokens = strategy_tokens(ChatRenderer(tokenizer))
     rows = rows_of(tokenizer, *TALKS, *TALKS)
     choices = strategy_choices(model, rows, tokens, batch_size=3)
     alone = [choice for row in rows for choice in strategy_choices(model, [row], tokens, batch_size=1)]
@@ -124,6 +124,6 @@ def test_a_strategy_never_said_and_never_meant_counts_for_nothing():
 
 def test_without_a_prefix_there_is_nothing_to_measure(tiny_tokenizer):
     rows = rows_of(tiny_tokenizer, ("hello", "no prefix here"))
-    assert branch_points(rows[0], strategy_tokens(tiny_tokenizer)) == []
+    assert branch_points(rows[0], strategy_tokens(ChatRenderer(tiny_tokenizer))) == []
     with pytest.raises(UserError, match="--strategy prefix"):
         strategy_figures([])

@@ -32,6 +32,7 @@ PLAIN_TEXT = (
 DROPS_SYSTEM = CHATML.replace(
     "{% for message in messages %}", "{% for message in messages if message['role'] != 'system' %}"
 )
+DROPS_USER = DROPS_SYSTEM.replace("'system'", "'user'")
 
 CLEAN: list[Message] = [
     {"role": "system", "content": "Age: 30\nProblem: 失眠"},
@@ -121,7 +122,7 @@ RENDERER = ChatRenderer(make_tokenizer())
     [
         (None, "no chat template"),
         (PLAIN_TEXT, "does not end an assistant turn|rendered faithfully"),
-        (DROPS_SYSTEM, "every message once"),
+        (DROPS_USER, "every message once"),
     ],
 )
 def test_templates_that_cannot_be_rendered_faithfully_are_refused(template, says):
@@ -131,11 +132,20 @@ def test_templates_that_cannot_be_rendered_faithfully_are_refused(template, says
         ChatRenderer(tokenizer).encode(CLEAN)
 
 
-def test_a_template_without_system_role_works_until_a_system_message_comes():
+@pytest.mark.parametrize(("template", "says"), [(NO_SYSTEM, "refuses"), (DROPS_SYSTEM, "leaves a system message out")])
+def test_a_system_text_that_the_template_cannot_place_begins_the_first_user_turn(template, says):
+    renderer = ChatRenderer(make_tokenizer(template))
+    merged = [{"role": "user", "content": f"{CLEAN[0]['content']}\n\n{CLEAN[1]['content']}"}, *CLEAN[2:]]
+    assert renderer.encode(CLEAN) == renderer.encode(merged)
+    assert renderer.prompt(CLEAN[:2]) == renderer.prompt(merged[:1])
+    assert [says in note for note in renderer.notes] == [True]
+    last = renderer.encode(CLEAN, [False, False, False, False, True])
+    assert renderer.tokenizer.decode([label for label in last.labels if label != IGNORED]) == "Thanks.<|im_end|>"
+
+
+def test_a_system_text_without_a_user_turn_becomes_one():
     renderer = ChatRenderer(make_tokenizer(NO_SYSTEM))
-    assert renderer.encode(CLEAN[1:]).supervised() > 0
-    with pytest.raises(UserError, match="refuses the roles"):
-        renderer.encode(CLEAN)
+    assert renderer.encode([CLEAN[0], CLEAN[2]]) == renderer.encode([{**CLEAN[0], "role": "user"}, CLEAN[2]])
 
 
 def test_fit_keeps_card_and_last_turn_and_drops_oldest_pairs(tiny_tokenizer):

@@ -98,6 +98,7 @@ def row_of(run: AblationRun, metrics: dict[str, Any], metric: str) -> Row:
         metrics["steps"],
         metrics["train_seconds"],
         None if value is not None else f"{metric} is no finite number; the training came apart",
+        ((metrics.get("data") or {}).get("validation") or {}).get("supervised_tokens"),
     )
 
 

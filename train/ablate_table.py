@@ -21,6 +21,8 @@ class Row:
     steps: int | None = None
     train_seconds: float | None = None
     failure: str | None = None
+    held_out_tokens: int | None = None
+    """With loss; None for a scorer and without held-out data."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Summary:
     trainable_parameters: int | None
     train_seconds: float | None
     failed: int
+    held_out_tokens: tuple[int, ...] = ()
+    """The different numbers of held-out tokens its trainings were measured on; more than one is a warning."""
 
 
 def estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate:
@@ -76,6 +80,7 @@ def summarise(rows: Sequence[Row]) -> list[Summary]:
                 done[0].trainable_parameters if done else None,
                 fmean(row.train_seconds or 0.0 for row in done) if done else None,
                 len(by_name[name]) - len(done),
+                tuple(sorted({row.held_out_tokens for row in done if row.held_out_tokens is not None})),
             )
         )
     return result
@@ -110,6 +115,17 @@ def markdown(summaries: Sequence[Summary], metric: str) -> str:
 
 
 def _meaning(summaries: Sequence[Summary]) -> str:
+    tokens = {count for found in summaries for count in found.held_out_tokens}
+    text = _of_intervals(summaries)
+    if len(tokens) > 1:
+        text += (
+            f"\n\nNot all were measured on the same held-out text: {min(tokens):,} to {max(tokens):,} tokens. "
+            "A prompt or max_length that differs keeps other turns, and part of a difference may come from that."
+        )
+    return text
+
+
+def _of_intervals(summaries: Sequence[Summary]) -> str:
     if not has_intervals(summaries):
         return "One seed: there is no interval, and a small difference may be chance."
     return (

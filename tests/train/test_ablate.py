@@ -159,6 +159,7 @@ def test_stopped_resumed_a_failure_recorded_and_only_what_is_missing_runs_again(
     assert found["too short"]["value"] is None
     perplexity = json.loads((base / "metrics.json").read_text(encoding="utf-8"))["validation"]["perplexity"]
     assert found["base"]["value"]["mean"] == perplexity
+    assert found["base"]["held_out_tokens"][0] > 0
     started, resumed = base.with_name("seed-0.log").read_text(encoding="utf-8").split("saved checkpoint")
     assert " 1/30 " in started
     assert " 1/30 " not in resumed
@@ -234,7 +235,7 @@ def test_the_table_by_hand():
     assert "| base | 11 [" in shown
     assert "| -1.5 [" in shown
     assert "2 (1 failed)" in shown
-    assert csv_text(rows).splitlines()[5] == "base,2,,,,,exit code 1"
+    assert csv_text(rows).splitlines()[5] == "base,2,,,,,exit code 1,"
     assert plot([base, a], "loss").startswith(b"\x89PNG")
 
 
@@ -244,6 +245,16 @@ def test_one_seed_has_no_interval_and_the_table_says_so():
     shown = markdown(summaries, "loss")
     assert "One seed: there is no interval" in shown
     assert "| a\\|b | 2 | -1 |" in shown
+
+
+def test_other_held_out_text_is_told():
+    def shown(*tokens):
+        rows = [Row(f"v{n}", 0, 3.0, 1, 1, 1.0, held_out_tokens=count) for n, count in enumerate(tokens)]
+        return markdown(summarise(rows), "loss")
+
+    assert "699 to 1,027 tokens" in shown(699, 1027)
+    assert "held-out" not in shown(699, 699)
+    assert "held-out" not in shown(None, 699)
 
 
 def test_a_figure_is_found_by_its_path_or_the_known_ones_are_named():

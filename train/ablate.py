@@ -55,6 +55,8 @@ class Variant:
     overrides: tuple[str, ...]
     line: int
     """Where the file says it."""
+    lines: tuple[int, ...] = ()
+    """Where it says each override."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +97,18 @@ def load_ablation(path: str | Path) -> tuple[Ablation, dict[Location, int]]:
 def variants(ablation: Ablation, lines: Mapping[Location, int]) -> list[Variant]:
     """The base, the named variants, and the combinations of the grid, in the order of the file."""
     found = [Variant(BASE, (), lines.get(("recipe",), 1))]
-    found += [
-        Variant(name, tuple(overrides), lines.get(("compare", name), 1)) for name, overrides in ablation.compare.items()
-    ]
+    for name, overrides in ablation.compare.items():
+        line = lines[("compare", name)]
+        places = tuple(lines.get(("compare", name, at), line) for at in range(len(overrides)))
+        found.append(Variant(name, tuple(overrides), line, places))
     if ablation.grid:
-        keys = list(ablation.grid)
-        for values in product(*ablation.grid.values()):
-            pairs = tuple(f"{key}={_yaml(value)}" for key, value in zip(keys, values, strict=True))
-            found.append(Variant(" ".join(pairs), pairs, lines.get(("grid", keys[0]), 1)))
+        columns = [
+            [(f"{key}={_yaml(value)}", lines[("grid", key)]) for value in values]
+            for key, values in ablation.grid.items()
+        ]
+        for cells in product(*columns):
+            pairs, places = zip(*cells, strict=True)
+            found.append(Variant(" ".join(pairs), pairs, places[0], places))
     return found
 
 
@@ -132,15 +138,22 @@ def plan_runs(path: str | Path) -> tuple[Ablation, list[AblationRun]]:
         try:
             runs = [_run(ablation, variant, seed) for seed in ablation.seeds]
         except UserError as error:
-            faults += [f"{where}: {variant.name}: {line}" for line in str(error).split("\n")]
+            if variant.name == BASE:  # every variant would repeat it
+                line = lines.get(("overrides",), variant.line)
+                raise UserError("\n".join(f"{path}:{line}: {told}" for told in str(error).split("\n"))) from None
+            faults += [f"{path}:{told}" for told in _located(ablation, variant, str(error).split("\n"))]
             continue
-        same = known.setdefault(_settings(runs[0].recipe), variant.name)
-        if same == BASE and variant.name != BASE:
+        settings = _settings(runs[0].recipe)
+        same = known.get(settings)
+        if variant.name in known.values() and same is None:
+            faults.append(f"{where}: {variant.name}: another variant has this name; choose another")
+        elif same == BASE and kept[0][0].name == BASE:
             kept[0] = (variant, [_run(ablation, variant, seed, f"{variant.name} ({BASE})") for seed in ablation.seeds])
-        elif same != variant.name:
+        elif same is not None:
             faults.append(f"{where}: {variant.name}: is the same training as {same}; leave one of them out")
         else:
             kept.append((variant, runs))
+            known[settings] = variant.name
     faults += [f"{path}: {told}" for told in _metric_faults(ablation.metric, [runs[0].recipe for _, runs in kept])]
     if faults:
         raise UserError("\n".join(dict.fromkeys(faults)))
@@ -149,6 +162,18 @@ def plan_runs(path: str | Path) -> tuple[Ablation, list[AblationRun]]:
     by_variant = [runs for _, runs in kept]
     # Seed by seed: an ablation that is stopped half-way can already be read.
     return ablation, [run for runs in zip(*by_variant, strict=True) for run in runs]
+
+
+def _located(ablation: Ablation, variant: Variant, told: Sequence[str]) -> Iterator[str]:
+    """`line: fault`: the line of the override that is at fault by itself, else the variant's with its name."""
+    alone: dict[str, int] = {}
+    for override, line in zip(variant.overrides, variant.lines, strict=True):
+        try:
+            load_recipe(ablation.recipe, (*ablation.overrides, override))
+        except UserError as error:
+            alone.update(dict.fromkeys(str(error).split("\n"), line))
+    for fault in told:
+        yield f"{alone[fault]}: {fault}" if fault in alone else f"{variant.line}: {variant.name}: {fault}"
 
 
 def _metric_faults(metric: str, recipes: Sequence[Recipe]) -> Iterator[str]:

@@ -67,11 +67,14 @@ def test_every_combination_and_seed_is_a_run_and_the_base_is_found_in_the_grid(f
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"compare": {"a": ["lora.rank=2"]}}, "ablation.yaml:4: a: override 'lora.rank=2': unknown key 'rank'"),
+        ({"compare": {"a": ["lora.rank=2"]}}, "ablation.yaml:4: override 'lora.rank=2': unknown key 'rank'"),
         ({"compare": {}, "grid": {"training.lerning_rate": [1e-3]}}, "learning_rate"),
         ({"compare": {}}, "varies nothing"),
         ({"compare": {"a": ["lora.r=4"]}}, "nothing to compare"),
         ({"compare": {"a": ["lora.r=2"], "b": ["lora.r=2"]}}, "ablation.yaml:4: b: is the same training as a"),
+        ({"compare": {}, "grid": {"lora.r": [8, 8]}}, "lora.r=8: is the same training as lora.r=8"),
+        ({"compare": {"a": ["lora.r=4"], "b": ["lora.r=4"], "c": ["lora.r=8"]}}, "b: is the same training as base"),
+        ({"compare": {"base": ["lora.r=8"]}}, "ablation.yaml:4: base: another variant has this name"),
         ({"compare": {"a": ["seed=3"]}}, "'seed=3': list the seeds under `seeds`"),
         ({"compare": {"a": ["out=x"]}}, "set `out` at the top"),
         ({"seeds": [1, 1]}, "a seed stands there twice"),
@@ -107,6 +110,23 @@ def test_a_training_that_came_apart_is_told_and_not_averaged(file):
     assert row.value is None
     assert "no finite number" in row.failure
     assert summarise([row])[0].failed == 1
+
+
+def test_a_fault_of_a_grid_is_told_once_at_its_line_and_one_of_the_base_only_there(file):
+    path = file(grid={"lora.r": [2, 8], "training.lerning_rate": [1e-3, 1e-2]}, compare={})
+    text = path.read_text(encoding="utf-8").replace(' "training.lerning', '\n "training.lerning')
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError) as raised:
+        plan_runs(path)
+    told = str(raised.value).split("\n")
+    assert len(told) == 2  # one a value, not one a combination
+    for line in told:
+        assert "ablation.yaml:6: override 'training.lerning_rate=" in line
+        assert "did you mean 'learning_rate'" in line
+    with pytest.raises(UserError) as raised:
+        plan_runs(file(overrides=["lora.rank=3"], grid={"lora.r": [2, 8]}))
+    assert str(raised.value).count("\n") == 0
+    assert "ablation.yaml:5: override 'lora.rank=3'" in str(raised.value)
 
 
 def test_names_become_folders_that_stay_apart(file):

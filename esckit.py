@@ -28,6 +28,7 @@ from eval.cli_quickstart import quickstart
 from eval.cli_report import report, score
 from eval.cli_simulate import simulate
 from train.cli import after_training, model_app, recipe_app, train
+from train.cli_ablate import ablate
 from train.cli_doctor import data_doctor, doctor
 from train.cli_model import convert_internlm2, export
 
@@ -48,6 +49,7 @@ app.add_typer(ratings_app, name="ratings")
 app.add_typer(recipe_app, name="recipe")
 app.command()(train)
 after_training.append(evaluate_new_scorer)
+app.command()(ablate)
 app.command()(evaluate)
 model_app.command()(export)
 model_app.command()(convert_internlm2)

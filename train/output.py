@@ -58,9 +58,9 @@ def check_output(recipe: Recipe, folder: Path, resume: bool, start: dict[str, An
         return  # a run that ended before its first checkpoint, on faulty data perhaps, left nothing to protect
     if not saved.is_file():
         raise UserError(f"{folder}: is not empty and holds no run of ours; choose another `out`")
-    differences = _differences(yaml.safe_load(saved.read_text(encoding="utf-8")), recipe.model_dump(mode="json"))
-    if differences:
-        raise UserError(f"{folder}: holds a run of another recipe ({'; '.join(differences)}); choose another `out`")
+    changed = differences(yaml.safe_load(saved.read_text(encoding="utf-8")), recipe.model_dump(mode="json"))
+    if changed:
+        raise UserError(f"{folder}: holds a run of another recipe ({'; '.join(changed)}); choose another `out`")
     if not resume:
         raise UserError(f"{folder}: already holds a run of this recipe; add --resume, or choose another `out`")
     begun = any((folder / "checkpoints").glob("checkpoint-*")) or (folder / "members").is_dir()
@@ -89,18 +89,18 @@ def finished_metrics(recipe: Recipe) -> dict[str, Any] | None:
     if not ((folder / "metrics.json").is_file() and (folder / RECIPE).is_file()):
         return None
     saved = yaml.safe_load((folder / RECIPE).read_text(encoding="utf-8"))
-    if _differences(saved, recipe.model_dump(mode="json")):
+    if differences(saved, recipe.model_dump(mode="json")):
         return None
     return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
 
 
-def _differences(old: Any, new: Any, at: str = "") -> list[str]:
+def differences(old: Any, new: Any, at: str = "") -> list[str]:
     """`key: old in the folder, new now` for every value that differs."""
     if isinstance(old, dict) and isinstance(new, dict):
         return [
             line
             for key in sorted({*old, *new})
-            for line in _differences(old.get(key), new.get(key), f"{at}.{key}" if at else key)
+            for line in differences(old.get(key), new.get(key), f"{at}.{key}" if at else key)
         ]
     return [] if old == new else [f"{at}: {old!r} in the folder, {new!r} now"]
 

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -69,6 +68,7 @@ COMMANDS = [
     "quickstart",
     "doctor",
     "train",
+    "ablate",
     "evaluate",
     "simulate",
     "audit",
@@ -115,10 +115,8 @@ def commands_of(command, path=()):
         yield from commands_of(sub, (*path, name))
 
 
-def test_help_is_quick_and_names_every_command():
-    began = time.monotonic()
-    listing = esckit("--help").stdout
-    assert time.monotonic() - began < 3  # well under 1 s on an idle machine; a busy one is given more
+def test_help_names_every_command():
+    listing = esckit("--help").stdout  # that it is quick follows from the next test but one
     for name in COMMANDS:
         assert re.search(rf"\b{name.split('-')[0]}\b", listing), name
 

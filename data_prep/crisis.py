@@ -10,6 +10,7 @@ look alike it marks none (tests/data_prep/crisis_sentences.py): that there is no
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import pairwise
 from typing import Any, Literal
 
 Kind = Literal["suicide", "self-harm", "abuse"]
@@ -180,7 +181,7 @@ TERMS: tuple[tuple[Kind, tuple[str, ...], str], ...] = (
     ),
     (
         "suicide",
-        ("绳", "遗书", "告别信", "后事", "药"),
+        ("绳", "遗书", "告别信", "代后事", "排后事", "好后事", "了后事", "药"),
         r"绳子?(?:都|也|已经)*(?:买|准备|挂|系|绑)好|遗书|告别信|[交安](?:代|排)好?了?后事"
         r"|[多几][少几]?[片颗粒瓶].{0,4}药.{0,4}死|(?:藏|攒|囤)了?(?:很多|好多|不少|够).{0,4}药",
     ),
@@ -305,15 +306,17 @@ COMPILED = tuple((kind, anchors, re.compile(pattern)) for kind, anchors, pattern
 ANCHORS = tuple(sorted({anchor for _, anchors, _ in TERMS for anchor in anchors}))
 IN_LATIN = tuple(anchor for anchor in ANCHORS if anchor.isascii())
 LATIN_WORD = re.compile("[a-z]{3}")
-# One of these is in every anchor of Latin letters as it stands before lower(), which makes two letters beside ASCII
-# ASCII ones.
+# One of these is in every anchor and every figure of speech of Latin letters as it stands before lower(), which makes
+# two letters beside ASCII ones, and a text longer where the first of the two is in it.
 LETTERS = "aeioukAEIOUK\u0130\u212a"
 
 
-def _plain(text: str) -> str:
+def _plain(text: str, letters: bool) -> str:
+    """The text in the one form that patterns know; lower() is slow, and does nothing that counts without `letters`."""
     for curly in "\u2019\u2018\u02bc":
         text = text.replace(curly, "'")
-    return text.replace("\n", " ").lower()
+    text = text.replace("\n", " ")
+    return text.lower() if letters else text
 
 
 def crisis_kinds(text: str) -> tuple[Kind, ...]:
@@ -321,10 +324,9 @@ def crisis_kinds(text: str) -> tuple[Kind, ...]:
 
     Both languages are looked for in every text: people mix them.
     """
-    lowered = _plain(text)
-    likely = [
-        (kind, pattern) for kind, _, pattern in _likely(lowered, _chinese_anchors(lowered)) if pattern.search(lowered)
-    ]
+    chinese, letters = _first_look(text)
+    lowered = _plain(text, letters)
+    likely = [(kind, pattern) for kind, _, pattern in _likely(lowered, chinese, letters) if pattern.search(lowered)]
     if not likely:
         return ()
     literal = FIGURES.sub(" ~ ", lowered)
@@ -334,41 +336,50 @@ def crisis_kinds(text: str) -> tuple[Kind, ...]:
 
 @cache
 def _places_of_anchors() -> tuple[Any, tuple[tuple[str, ...], ...]]:
-    """Which Chinese anchors have a UTF-16 unit at their start, second and third place, shape (3, 65536), as bits; and
-    the anchors of each bit, one or more.
+    """Which words have a UTF-16 unit at their start, second and third place, shape (3, 65536), as bits, and the words
+    of each of the 64 bits: LETTERS, Chinese anchors of one character, and the others, a few a bit.
 
-    Anything may stand where an anchor has ended. No anchor has characters beyond the first plane.
+    Anything may stand where a word has ended. No anchor has characters beyond the first plane.
     """
     import numpy as np
 
+    chinese = [anchor for anchor in ANCHORS if not anchor.isascii()]
+    # Neighbours share a bit. Those that differ in the first character only are not taken for what is none of them.
+    longer = sorted((anchor for anchor in chinese if len(anchor) > 1), key=lambda anchor: (len(anchor), anchor[1:]))
+    cuts = [len(longer) * number // 62 for number in range(63)]
+    of_bit = [tuple(LETTERS), tuple(anchor for anchor in chinese if len(anchor) == 1)]
+    of_bit += [tuple(longer[start:end]) for start, end in pairwise(cuts)]
     places = np.zeros((3, 1 << 16), dtype=np.uint64)
-    of_bit: list[list[str]] = [[] for _ in range(64)]
-    for number, anchor in enumerate(anchor for anchor in ANCHORS if not anchor.isascii()):
-        of_bit[number % 64].append(anchor)
-        for place, units in enumerate(places):
-            units[ord(anchor[place]) if place < len(anchor) else slice(None)] |= np.uint64(1 << number % 64)
-    return places, tuple(map(tuple, of_bit))
+    for bit, words in enumerate(of_bit):
+        for word in words:
+            for place, units in enumerate(places):
+                units[ord(word[place]) if place < len(word) else slice(None)] |= np.uint64(1 << bit)
+    return places, tuple(of_bit)
 
 
-def _chinese_anchors(text: str) -> set[str]:
-    """The Chinese anchors that occur in a text. All its characters are looked at at once, which tells most off."""
+def _first_look(text: str) -> tuple[set[str], bool]:
+    """The Chinese anchors that occur in a text, and whether one of LETTERS does (or may, where all is ASCII).
+
+    All characters are looked at at once, which tells most texts off.
+    """
     import numpy as np
 
     if text.isascii():
-        return set()
+        return set(), True
     (first, second, third), of_bit = _places_of_anchors()
     units = np.frombuffer((text + "\0\0").encode("utf-16-le", "surrogatepass"), dtype=np.uint16)
     hits = first.take(units[:-2])
     hits &= second.take(units[1:-1])
     hits &= third.take(units[2:])
-    likely = int(np.bitwise_or.reduce(hits))
-    return {anchor for bit, some in enumerate(of_bit) if likely >> bit & 1 for anchor in some if anchor in text}
+    seen = int(np.bitwise_or.reduce(hits))
+    likely = [bit for bit in range(1, 64) if seen >> bit & 1] if seen > 1 else []
+    return {anchor for bit in likely for anchor in of_bit[bit] if anchor in text}, bool(seen & 1)
 
 
-def _likely(lowered: str, chinese: set[str]) -> Iterator[tuple[Kind, set[str], re.Pattern[str]]]:
-    """The patterns that may find something in a text that holds these Chinese anchors, each with its anchors there."""
+def _likely(lowered: str, chinese: set[str], letters: bool) -> Iterator[tuple[Kind, set[str], re.Pattern[str]]]:
+    """The patterns that may find something in a text, given its `_first_look`, each with its anchors there."""
     present = set(chinese)
-    if LATIN_WORD.search(lowered):
+    if letters and LATIN_WORD.search(lowered):
         present.update(anchor for anchor in IN_LATIN if anchor in lowered)
     if present:
         for kind, anchors, pattern in COMPILED:
@@ -385,14 +396,14 @@ def may_have_crisis(texts: Iterable[str]) -> bool:
 def may_have_crisis_joined(joined: str) -> bool:
     """`may_have_crisis` of texts that are joined by NUL already."""
     # No case is folded and no text searched where not even an anchor occurs: Chinese has no case.
-    chinese = _chinese_anchors(joined)
-    if not chinese and not any(map(joined.__contains__, LETTERS)):
+    chinese, letters = _first_look(joined)
+    if not chinese and not letters:
         return False
-    lowered = _plain(joined)
+    lowered = _plain(joined, letters)
     texts = lowered.split("\0")
     return any(
         pattern.search(text)
-        for _, anchors, pattern in _likely(lowered, chinese)
+        for _, anchors, pattern in _likely(lowered, chinese, letters)
         for text in texts
         if any(map(text.__contains__, anchors))
     )

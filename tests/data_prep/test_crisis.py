@@ -1,10 +1,21 @@
 """Crisis content and personal data: hand-made sentences that must and must not be found, with misses counted."""
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.crisis import ANCHORS, COMPILED, KINDS, LETTERS, _chinese_anchors, crisis_kinds, may_have_crisis
+from data_prep.crisis import (
+    ANCHORS,
+    COMPILED,
+    FIGURES,
+    KINDS,
+    LETTERS,
+    _first_look,
+    crisis_kinds,
+    may_have_crisis,
+)
 from data_prep.masking_pii import CRISIS_LINES, mask_pii
 from tests.data_prep.crisis_sentences import DEVELOPMENT, HELD_OUT
 
@@ -347,9 +358,11 @@ def test_every_anchor_is_found_by_the_first_look():
         if anchor.isascii():
             assert any(sign in anchor for sign in LETTERS), anchor
         else:
-            assert all(anchor in _chinese_anchors(text) for text in (anchor, f"在{anchor}", f"{anchor}\U0001f600")), (
+            assert all(anchor in _first_look(text)[0] for text in (anchor, f"在{anchor}", f"{anchor}\U0001f600")), (
                 anchor
             )
+    assert all(_first_look(text)[1] for sign in LETTERS for text in (sign, f"在{sign}", f"{sign}在"))
+    assert _first_look("我今天去上班。") == (set(), False)
 
 
 @settings(max_examples=1500, deadline=None)
@@ -364,9 +377,37 @@ pieces = st.one_of(
 )
 
 
+def kinds_without_a_first_look(text):
+    for curly in "\u2019\u2018\u02bc":
+        text = text.replace(curly, "'")
+    lowered = text.replace("\n", " ").lower()
+    literal = FIGURES.sub(" ~ ", lowered)
+    found = {kind for kind, _, pattern in COMPILED if pattern.search(lowered) and pattern.search(literal)}
+    return tuple(kind for kind in KINDS if kind in found)
+
+
 @settings(max_examples=300, deadline=None)
-@given(st.lists(pieces, max_size=5), st.sampled_from([str, str.upper, str.title]))
-def test_the_first_look_misses_nothing(parts, case):
-    text = case(" ".join(parts))
-    if crisis_kinds(text):
+@given(st.lists(pieces, max_size=5), st.sampled_from(["", " "]), st.sampled_from([str, str.upper, str.title]))
+def test_the_first_look_misses_nothing(parts, between, case):
+    text = case(between.join(parts))
+    found = kinds_without_a_first_look(text)
+    assert crisis_kinds(text) == found
+    if found:
         assert may_have_crisis(["", text, "x"])
+
+
+def test_the_first_look_changes_nothing_in_the_sentences_of_these_tests():
+    texts = [sentence.text for sentence in (*DEVELOPMENT, *HELD_OUT)]
+    for text in [*texts, *SUICIDE, *SELF_HARM, *ABUSE, *NONE, *UNSEEN, *UNSEEN_NONE]:
+        assert crisis_kinds(text) == kinds_without_a_first_look(text), text
+
+
+def test_the_first_look_changes_nothing_in_real_dialogues(real_data):
+    found = []
+    for path in sorted((real_data / "smile" / "raw").glob("*.json"))[:60]:
+        texts = [turn["content"] for turn in json.loads(path.read_text(encoding="utf-8"))]
+        kinds = [kinds_without_a_first_look(text) for text in texts]
+        assert [crisis_kinds(text) for text in texts] == kinds, path.name
+        assert may_have_crisis(texts) or not any(kinds), path.name
+        found += filter(None, kinds)
+    assert found

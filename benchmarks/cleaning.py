@@ -1,6 +1,7 @@
-"""What cleaning costs beside parsing: N made Chinese dialogues, streamed from file to file.
+"""What cleaning costs beside parsing: N made Chinese dialogues, or those of a file, streamed from file to file.
 
     python benchmarks/cleaning.py [N [CHARACTERS]]
+    python benchmarks/cleaning.py DIALOGUES.jsonl
 
 Prints processor time a dialogue, the least of three runs in turn: for a bare `json.loads` + `json.dumps` of the same
 lines, and for what `esckit data clean` does with no step, with every step alone, and with its default steps; each
@@ -52,19 +53,16 @@ def seconds(lines: Iterable[str], target: Path) -> float:
     return time.process_time() - start
 
 
-def main(count: int, characters: int) -> None:
+def measure(source: Path, count: int) -> None:
     ways: dict[str, list[Step] | None] = {"bare json": None, "our records, no step": []}
     ways |= {f"with {step.name}": [step] for step in STEPS.values()}
     ways["default steps"] = None
     spent: dict[str, list[float]] = {name: [] for name in ways}
     with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "in.jsonl", Path(folder) / "out.jsonl"
-        with open(source, "w", encoding="utf-8") as file:
-            file.writelines(dump_line(dialogue) for dialogue in made(count, characters))
         for _ in range(RUNS):
             for name, steps in ways.items():
                 lines = bare(source) if name == "bare json" else cleaned_lines(source, steps, CleaningReport())
-                spent[name].append(seconds(lines, target))
+                spent[name].append(seconds(lines, Path(folder) / "out.jsonl"))
     baseline = min(spent["bare json"])
     for name, runs in spent.items():
         each = min(runs)
@@ -72,6 +70,19 @@ def main(count: int, characters: int) -> None:
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB for {count:,} dialogues")
 
 
+def main(given: list[str]) -> None:
+    if given and not given[0].isdecimal():
+        with open(given[0], "rb") as lines:
+            count = sum(1 for _ in lines)
+        measure(Path(given[0]), count)
+        return
+    count, characters = (*map(int, given), *(5000, CHARACTERS)[len(given) :])
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "in.jsonl"
+        with open(source, "w", encoding="utf-8") as file:
+            file.writelines(dump_line(dialogue) for dialogue in made(count, characters))
+        measure(source, count)
+
+
 if __name__ == "__main__":
-    given = [int(argument) for argument in sys.argv[1:]]
-    main(*given, *(5000, CHARACTERS)[len(given) :])
+    main(sys.argv[1:])

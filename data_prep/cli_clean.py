@@ -90,7 +90,10 @@ def _stream(path: Path) -> Iterator[tuple[Dialogue | PlainDialogue, str | None]]
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError:
-                    raise UserError(f"{where}: is not valid UTF-8; save the file as UTF-8 and try again") from None
+                    told = None if seen else not_ours(path, "Dialogue")
+                    raise UserError(
+                        told or f"{where}: is not valid UTF-8; save the file as UTF-8 and try again"
+                    ) from None
                 if not line.strip():
                     continue
                 try:

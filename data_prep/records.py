@@ -262,7 +262,8 @@ def describe_invalid(error: ValidationError) -> str:
     if first["type"] == "literal_error" and isinstance(first["input"], str):
         found = repr(first["input"]) if PLAIN_WORD.fullmatch(first["input"]) else "another text"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{field}: found {found}, expected: {first['msg']}{more}"
+    expected = {"missing": "a value", "model_type": "a JSON object"}.get(first["type"], first["msg"])
+    return f"{field}: found {found}, expected: {expected}{more}"
 
 
 def read_located(path: str | Path, kind: type[RecordT]) -> list[tuple[str, RecordT]]:

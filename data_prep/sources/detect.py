@@ -130,6 +130,17 @@ def our_kind(path: str | Path) -> str | None:
     return _our_kind(record) if isinstance(record, dict) else None
 
 
+def _not_text(path: Path) -> str | None:
+    """What a file is that is no text; None for text, be it UTF-16."""
+    with open(path, "rb") as file:
+        head = file.read(4096)
+    if head.startswith(b"PK\x03\x04"):
+        return "is a ZIP file, such as a spreadsheet (XLSX; save it as CSV)"
+    if b"\0" in head and head[:2] not in (b"\xff\xfe", b"\xfe\xff"):
+        return "is not a text file"
+    return None
+
+
 def not_ours(path: str | Path, kind: str) -> str | None:
     """What to say when a file was expected to hold our records of a `kind` (Dialogue, RoleCard, Rating, …).
 
@@ -138,10 +149,14 @@ def not_ours(path: str | Path, kind: str) -> str | None:
     """
     if kind not in OUR_FIELDS or Path(path).is_dir() or not Path(path).exists():
         return None
-    record = _first_record(Path(path))
-    if not isinstance(record, dict):
-        return None
     what = OUR_FIELDS[kind][0]
+    if told := _not_text(Path(path)):
+        return f"{path}: {told}, expected {what} as JSON Lines, one object a line"
+    record = _first_record(Path(path))
+    if record is None:
+        return None
+    if not isinstance(record, dict):
+        return f"{path}: its first record is no JSON object, expected {what} as JSON Lines, one object a line"
     found = _our_kind(record)
     if found == kind:
         is_list = starts_with(Path(path)) == "["

@@ -484,11 +484,22 @@ def test_the_quick_way_refuses_what_the_long_way_refuses(tmp_path, meta):
         ),
         ('[\n{"conv": 1}\n]', "is not a file of esckit dialogues; convert it first: esckit data convert SOURCE"),
         ("name = 1\n", "in.jsonl:1: not valid JSON"),
+        (
+            '{"dialogue_id": "d", "rater": "r", "rubric": "esc_eval", "dimension": "fluency", "value": 3}\n',
+            "holds ratings, expected dialogues",
+        ),
+        ('{\n  "model": {"base": "m"}\n}\n', "is not a file of esckit dialogues; convert it first"),
+        ("[1, 2]\n", "its first record is no JSON object, expected dialogues"),
+        ('"text"\n', "its first record is no JSON object, expected dialogues"),
+        (b"PK\x03\x04\x14\x00\xff\xfe", "is a ZIP file, such as a spreadsheet (XLSX; save it as CSV)"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "is not a text file, expected dialogues"),
+        (b"caf\xe9\n", "in.jsonl:1: is not valid UTF-8"),
+        ("[]\n".encode("utf-16"), "is UTF-16, expected UTF-8"),
     ],
 )
 def test_a_file_of_something_else_is_told_in_one_line(tmp_path, content, told):
     source = tmp_path / "in.jsonl"
-    source.write_text(content, encoding="utf-8")
+    source.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError) as raised:
         list(cleaned_lines(source, None, CleaningReport()))
     assert told in str(raised.value)

@@ -241,7 +241,7 @@ def _name_shards(target: Path, files: list[list[str]]) -> None:
     if total == 1:
         (target / "part-0.safetensors").rename(target / "model.safetensors")
         return
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number, names in enumerate(files):
         name = f"model-{number + 1:05d}-of-{total:05d}.safetensors"
         (target / f"part-{number}.safetensors").rename(target / name)
@@ -380,7 +380,7 @@ def _from_sentencepiece(model: Path, specials: list[tuple[int, dict[str, Any]]])
     proto = extractor.proto
     if proto.trainer_spec.model_type != 2:
         raise UserError(f"{model}: is no BPE model, as InternLM2's is")
-    extracted = extractor.extract(models.BPE)
+    extracted: Any = extractor.extract(models.BPE)  # a dict, whatever its annotation says
     vocabulary, merges = extracted["vocab"], extracted["merges"]
     tokenizer = Tokenizer(
         models.BPE(

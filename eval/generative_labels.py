@@ -76,6 +76,6 @@ def level_probabilities(labels: Labels, logits: Sequence[Any]) -> Any:
         for form in forms:
             # Any chain that has the form's beginning: a causal model gives the same there whatever follows.
             chain = next(n for n, ids in enumerate(labels.chains) if ids[: len(form) - 1] == form[:-1])
-            total = total + sum(logs[chain][:, place, token] for place, token in enumerate(form)).exp()
+            total = total + logs[chain][:, list(range(len(form))), list(form)].sum(-1).exp()
         columns.append(total)
     return torch.stack(columns, dim=-1)

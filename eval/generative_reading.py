@@ -53,7 +53,7 @@ class Reading:
         real = torch.arange(width, device=self.device) >= width - counts[:, None]
         out = self._forward(ids, real, keep)
         if self.cache is not None:
-            self.cache.crop(self.width)
+            self.cache.crop(-width)
         return out.logits[:, -keep:].float()
 
     def _forward(self, ids: Any, real: Any, keep: int) -> Any:

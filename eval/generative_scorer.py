@@ -16,7 +16,7 @@ from data_prep.chat_format import Message
 from data_prep.errors import UserError
 from data_prep.judge_prompt import JudgePrompt, OwnPrompt, parse_level
 from data_prep.official_prompt import read_official_prompt
-from data_prep.records import Dialogue, Language, parse_json, read_text
+from data_prep.records import Dialogue, Language
 from data_prep.rubric import Dimension, Rubric, load_rubric
 from eval.chat_models.base import Reply, Request, Sampling
 from eval.chat_models.local import LocalChatModel
@@ -24,12 +24,11 @@ from eval.generative_labels import Labels, label_forms, level_probabilities
 from eval.generative_reading import can_share, read_prompts
 from eval.judge import median_level, scorer_label
 from eval.runs import Judgment, Transcript
+from train.internlm2_chat import chat_system
 
 Key = tuple[str, Language]
 READINGS = ("labels", "generate")
 MIN_MASS = 0.5
-CHAT_SYSTEM = "internlm2_chat.json"
-"""Written by `esckit model convert-internlm2`: the system text that InternLM2's own `chat` puts before every message."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class GenerativeJudge:
         details = {f"{name}_{language}": model.describe() for (name, language), model in models.items()}
         first = next(iter(details.values()))
         self._identity = {
-            "name": f"{first['base'] if 'base' in first else 'model'}-{how.reading}",
+            "name": f"{first.get('base', 'model')}-{how.reading}",
             "kind": "generative",
             **{key: first.get(key) for key in ("base", "weights", "config", "revision", "dtype", "template")},
             "adapters": {name: found.get("adapter") for name, found in details.items()},
@@ -251,15 +250,3 @@ def load_generative_judge(
     system = chat_system(spec.base) if official else None
     how = GenerativeSettings(asked, system, reading, min_mass)  # type: ignore[arg-type]
     return GenerativeJudge(chosen, models, how)
-
-
-def chat_system(base: str) -> str | None:
-    """The system text that `convert-internlm2` kept of InternLM2's own chat code; None where there is none."""
-    path = Path(base) / CHAT_SYSTEM
-    if not path.is_file():
-        return None
-    content = parse_json(read_text(path), str(path))
-    text = content.get("system") if isinstance(content, dict) else None
-    if not isinstance(text, str):
-        raise UserError(f"{path}: holds no text under `system`; convert the model again")
-    return text

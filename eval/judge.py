@@ -166,12 +166,13 @@ def score_run(
     summary = ScoringSummary(label, len(transcripts), already=len(transcripts) - len(open_ones))
 
     def keep(judgments: list[Judgment]) -> None:
-        run.add_judgments([one for one in judgments if (one.dialogue_key, one.dimension) not in have])
+        new = [one for one in judgments if (one.dialogue_key, one.dimension) not in have]
+        run.add_judgments(new)
         if progress:
-            progress(len(judgments) / len(names))
+            progress(len(new) / len(names))
 
-    if progress and summary.already:
-        progress(summary.already)
+    if progress and have:
+        progress(len(have) / len(names))
     unfinished = [one for one in open_ones if one.end_reason is not EndReason.rounds]
     if unfinished:
         keep([missing for one in unfinished for missing in _unscored(one, label, judge.rubric)])

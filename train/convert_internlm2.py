@@ -78,7 +78,9 @@ def convert_base(base: str | Path, out: str | Path, tell: Callable[[str], None] 
     if (source / "generation_config.json").is_file():
         write_text(target / "generation_config.json", read_text(source / "generation_config.json"))
     if not keep_chat_system(source, target):
-        tell(f"note: {source} has no {CODE}; the system text that its chat method adds is not known, see docs/scorer.md")
+        tell(
+            f"note: {source} has no {CODE}; the system text that its chat method adds is not known, see docs/scorer.md"
+        )
     tell(f"{source}: {len(seen)} tensors in the Llama layout saved in {target}")
 
 

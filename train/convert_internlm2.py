@@ -21,6 +21,7 @@ from torch import Tensor
 
 from data_prep.errors import UserError
 from data_prep.records import parse_json, read_text, write_text
+from train.internlm2_chat import CODE, keep_chat_system
 
 SHARD_BYTES = 4 * 2**30
 ATTENTION = "attention.wqkv"
@@ -76,6 +77,10 @@ def convert_base(base: str | Path, out: str | Path, tell: Callable[[str], None] 
     convert_tokenizer(source).save_pretrained(target)
     if (source / "generation_config.json").is_file():
         write_text(target / "generation_config.json", read_text(source / "generation_config.json"))
+    if not keep_chat_system(source, target):
+        tell(
+            f"note: {source} has no {CODE}; the system text that its chat method adds is not known, see docs/scorer.md"
+        )
     tell(f"{source}: {len(seen)} tensors in the Llama layout saved in {target}")
 
 

@@ -6,7 +6,8 @@ MODEL is a causal model: a name of `esckit model fetch`, or a folder; SmolLM2-13
 dialogue once for all dimensions. The official way asks once a dimension, with rubric, dialogue and a request for the
 number, and generates; here batched and with at most --new-tokens greedy tokens, so that it is no slower than it must
 be. The third way asks the same and reads the probabilities of the levels in one forward, as `esckit score --judge` does
-with an adapter a dimension; the fourth shares what was read of a dialogue, which weights without adapters allow. What is timed are processor seconds of one thread, the ways in turn, round by round; weights are loaded before.
+with an adapter a dimension; the fourth shares what was read of a dialogue, which weights without adapters allow. What
+is timed are processor seconds of one thread, the ways in turn, round by round; weights are loaded before.
 Heads are untrained, which costs what trained ones cost. Then the scores of other batch sizes and of another order are
 held against each other. Another way of scoring is one more entry of `ways`.
 """

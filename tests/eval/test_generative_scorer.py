@@ -201,7 +201,7 @@ def test_a_stopped_scoring_goes_on_and_judges_nothing_twice(tiny_model, adapters
     folder = make_run(tmp_path / "run", transcripts=transcripts(3))
     model = judge._models["empathy", "en"]._weights.model
 
-    class Stopped(Exception):
+    class StoppedError(Exception):
         pass
 
     def stop_after(count):
@@ -210,11 +210,11 @@ def test_a_stopped_scoring_goes_on_and_judges_nothing_twice(tiny_model, adapters
         def advance(share):
             seen.append(share)
             if len(seen) == count:
-                raise Stopped
+                raise StoppedError
 
         return advance
 
-    with append_to_run(folder) as run, pytest.raises(Stopped):
+    with append_to_run(folder) as run, pytest.raises(StoppedError):
         score_run(run, judge, 3, stop_after(2))
     progress = []
     with append_to_run(folder) as run:

@@ -19,7 +19,8 @@ from typing import IO, Any, Generic, TypeVar
 from filelock import FileLock
 from filelock import Timeout as LockTimeout
 
-from data_prep.endpoint import ChatClient, Clock, Endpoint, Failure, Reply, Sampling
+from data_prep.endpoint import ChatClient
+from data_prep.endpoint_terms import Clock, Endpoint, Failure, Reply, Sampling
 from data_prep.errors import UserError
 from data_prep.prompt import Prompt
 from data_prep.records import parse_json, read_text

@@ -16,7 +16,8 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
-from data_prep.crisis import KINDS, crisis_kinds, may_have_crisis_joined
+from data_prep.crisis import crisis_kinds, may_have_crisis_joined
+from data_prep.crisis_terms import KINDS
 from data_prep.errors import UserError
 from data_prep.opening_marks import Openings, Read, opening_of
 from data_prep.plain import PlainDialogue

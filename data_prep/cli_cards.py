@@ -79,7 +79,7 @@ def asking(
 ) -> "Asking":
     """How this run asks. Raises UserError when the server or the model is not named."""
     from data_prep.card_llm import Asking
-    from data_prep.endpoint import Endpoint, Sampling
+    from data_prep.endpoint_terms import Endpoint, Sampling
 
     if url is None or model is None:
         missing = "--endpoint" if url is None else "--model"

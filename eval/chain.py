@@ -7,7 +7,7 @@ started again. A process each: memory is given back between stages, and a stage 
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,3 +76,12 @@ def _run(stage: Stage, number: int, total: int) -> None:
 
 def _quoted(argument: str) -> str:
     return f"'{argument}'" if " " in argument else argument
+
+
+def run_as_command(main: Callable[[], None]) -> None:
+    """Runs the `main` of a chain's module; a UserError is one line on standard error and exit code 2."""
+    try:
+        main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

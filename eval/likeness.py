@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from data_prep.normalising import normalised, word_count
 from data_prep.records import Dialogue
 from data_prep.resampling import bootstrap_interval
-from eval.audit import content_words
+from eval.audit_card import ENOUGH_WORDS, content_words
 from eval.audit_phrases import THANKS, plain
 
 FOLDS = 5
@@ -167,8 +167,6 @@ def thanks_curve(texts: Sequence[Sequence[str]], rounds: int) -> tuple[float, ..
 
 def _disclosure(side: Sequence[tuple[Dialogue, list[str]]], rounds: int) -> tuple[float, ...]:
     """Mean over dialogues with a card of enough words; a seeker who has stopped has told what it has told."""
-    from eval.audit import ENOUGH_WORDS
-
     curves = []
     for dialogue, words in side:
         wanted = content_words((dialogue.card.problem if dialogue.card else None) or "")

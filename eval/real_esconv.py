@@ -14,7 +14,7 @@ import typer
 
 from data_prep.errors import UserError
 from data_prep.records import write_text
-from eval.chain import REPOSITORY, Stage, recipe, run_chain
+from eval.chain import REPOSITORY, Stage, recipe, run_as_command, run_chain
 from eval.real_results import results_page
 
 OUT = Path("runs/real")
@@ -134,10 +134,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    import sys
-
-    try:
-        main()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_as_command(main)

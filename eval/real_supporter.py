@@ -10,9 +10,8 @@ from typing import Any
 
 import typer
 
-from data_prep.errors import UserError
 from data_prep.records import write_text
-from eval.chain import Stage, recipe, run_chain
+from eval.chain import Stage, recipe, run_as_command, run_chain
 from eval.real_esconv import BASE, HELD_OUT, OUT, data_folder
 from eval.real_results import commands_section, interval, table
 
@@ -126,10 +125,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    import sys
-
-    try:
-        main()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_as_command(main)

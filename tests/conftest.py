@@ -64,10 +64,15 @@ def tiny_tokenizer():
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Path:
     """Folder of a made two-layer Llama-shaped chat model (grouped-query attention, tied embeddings)."""
+    folder = tmp_path_factory.mktemp("tiny") / "tiny-chat"
+    return save_tiny_llama(folder, make_tokenizer(), max_position_embeddings=2048, tie_word_embeddings=True)
+
+
+def save_tiny_llama(folder: Path, tokenizer, **settings) -> Path:
+    """Random weights of a two-layer Llama shape and a tokenizer, saved; always the same ones."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    tokenizer = make_tokenizer()
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -76,13 +81,11 @@ def tiny_model(tmp_path_factory) -> Path:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         initializer_range=0.3,
+        **settings,
     )
-    folder = tmp_path_factory.mktemp("tiny") / "tiny-chat"
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

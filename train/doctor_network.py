@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from data_prep.endpoint import LOOPBACK, Endpoint, Key
+from data_prep.endpoint import LOOPBACK
+from data_prep.endpoint_terms import Endpoint, Key
 from data_prep.errors import UserError
 from data_prep.hub import within
 from train.doctor import Finding

@@ -14,6 +14,7 @@ Everything is in float32, whatever the backbone is in. Untrained heads predict h
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -24,7 +25,7 @@ from torch.nn import functional
 MISSING = -100
 
 
-class Heads(nn.Module):
+class Heads(nn.Module, ABC):
     """What the kinds share: features in, calibrated log probabilities out, masked loss.
 
     Args:
@@ -45,9 +46,9 @@ class Heads(nn.Module):
     sharpness: Tensor
     shifts: Tensor
 
+    @abstractmethod
     def outputs(self, levels: int) -> int:
         """Numbers of a dimension that are linear in the features."""
-        raise NotImplementedError
 
     def set_priors(self, counts: Sequence[Sequence[float]]) -> None:
         """Has the untrained heads predict `counts[d][k]` ratings at level k of dimension d, half a rating added to
@@ -58,12 +59,13 @@ class Heads(nn.Module):
                 total = sum(smoothed)
                 self.set_prior(dimension, [count / total for count in smoothed])
 
+    @abstractmethod
     def set_prior(self, dimension: int, shares: Sequence[float]) -> None:
-        raise NotImplementedError
+        """Has a dimension's untrained head predict these shares of its levels."""
 
+    @abstractmethod
     def distribution(self, dimension: int, scores: Tensor) -> Tensor:
         """Log probabilities [batch, levels] from a dimension's scores [batch, outputs]."""
-        raise NotImplementedError
 
     def forward(self, pooled: Tensor) -> list[Tensor]:
         """Log probabilities of the levels: pooled [batch, hidden] -> one [batch, levels] a dimension, float32."""

@@ -215,7 +215,12 @@ def _shape(content: dict[str, Any], faults: RecipeFaults) -> type[Recipe] | None
     if kind == "scorer":
         return ScorerRecipe
     if kind not in ("seeker", "supporter"):
-        faults.add(("kind",), f"kind: found {kind!r}, expected 'seeker', 'supporter' or 'scorer'")
+        told = f"kind: found {kind!r}, expected 'seeker', 'supporter' or 'scorer'"
+        if kind is None and {"compare", "grid"} & set(content):
+            told = "is an ablation, not a recipe; check it with: esckit ablate FILE --list"
+        elif kind is None and {"name", "version", "text"} <= set(content):
+            told = "is a prompt, not a recipe; name it in data.prompt of one"
+        faults.add(("kind",), told)
         return None
     return ChatRecipe
 

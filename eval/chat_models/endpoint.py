@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from data_prep.endpoint import ChatClient, Endpoint, Failure, Key
-from data_prep.endpoint import Reply as Answer
-from data_prep.endpoint import Sampling as Asked
+from data_prep.endpoint import ChatClient
+from data_prep.endpoint_terms import Endpoint, Failure, Key
+from data_prep.endpoint_terms import Reply as Answer
+from data_prep.endpoint_terms import Sampling as Asked
 from data_prep.errors import UserError
 from eval.chat_models.base import Reply, Request, Sampling, Stats, cut_at
 from eval.chat_models.options import ModelOptions

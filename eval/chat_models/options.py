@@ -8,7 +8,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError
 
-from data_prep.endpoint import DEFAULT_KEY_VARIABLE
+from data_prep.endpoint_terms import DEFAULT_KEY_VARIABLE
 from data_prep.errors import UserError
 from data_prep.records import Record, describe_invalid, read_text
 from eval.chat_models.base import Sampling

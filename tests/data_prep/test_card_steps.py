@@ -14,7 +14,7 @@ from data_prep.card_stats import PUBLISHED, contents, funnel
 from data_prep.card_taxonomy import categorize, load_taxonomy
 from data_prep.card_verdict import judge_cards
 from data_prep.cards import read_card_file, read_card_files, with_fields
-from data_prep.endpoint import Endpoint
+from data_prep.endpoint_terms import Endpoint
 from data_prep.errors import UserError
 from data_prep.official import write_cards
 from data_prep.records import RoleCard, write_records

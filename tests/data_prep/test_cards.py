@@ -15,7 +15,7 @@ from data_prep.card_extract import extract
 from data_prep.card_llm import Asking, ReplyCache, UnusableError, as_data, json_object
 from data_prep.card_taxonomy import categorize, load_taxonomy
 from data_prep.card_verdict import judge_cards
-from data_prep.endpoint import Endpoint, Sampling
+from data_prep.endpoint_terms import Endpoint, Sampling
 from data_prep.errors import UserError
 from data_prep.records import Dialogue, RoleCard, Turn, read_records, write_records
 from tests.openai_server import (

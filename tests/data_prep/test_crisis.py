@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from data_prep.crisis import (
     ANCHORS,
     COMPILED,
-    FIGURES,
-    KINDS,
     LETTERS,
     _first_look,
     crisis_kinds,
     may_have_crisis,
 )
+from data_prep.crisis_terms import FIGURES, KINDS
 from data_prep.masking_pii import CRISIS_LINES, mask_pii
 from tests.data_prep.crisis_sentences import DEVELOPMENT, HELD_OUT
 

@@ -6,8 +6,9 @@ from email.utils import formatdate
 
 import pytest
 
-from data_prep.endpoint import ChatClient, Clock, Endpoint, Failure, Reply, Sampling
+from data_prep.endpoint import ChatClient
 from data_prep.endpoint_reply import retry_after_seconds, split_thinking
+from data_prep.endpoint_terms import Clock, Endpoint, Failure, Reply, Sampling
 from data_prep.errors import UserError
 from tests.openai_server import (
     CUT,

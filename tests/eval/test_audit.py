@@ -4,21 +4,8 @@ import pytest
 from scipy.stats import binomtest
 
 from data_prep.records import RoleCard
-from eval.audit import (
-    SEEKER_FAULTS,
-    SUPPORTER_FAULTS,
-    audit,
-    card_age,
-    chinese_number,
-    content_words,
-    copied_share,
-    disclosure,
-    in_wrong_language,
-    marks_of,
-    only_agrees,
-    rates,
-    wilson,
-)
+from eval.audit import SEEKER_FAULTS, SUPPORTER_FAULTS, audit, in_wrong_language, marks_of, only_agrees, rates, wilson
+from eval.audit_card import card_age, chinese_number, content_words, copied_share, disclosure
 from eval.runs import EndReason, Transcript, TranscriptTurn
 from tests.eval.audit_cases import CASES, EN, ZH, Case
 from tests.eval.made_run import make_transcript

@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import save_tiny_llama
+
 TEXTS = [
     "hello, how are you feeling today? I am sad and I can not sleep. system user assistant model [INST] [/INST]"
 ] * 4
@@ -227,24 +229,5 @@ def made_tokenizer(name: str) -> Any:
 
 def made_chat_model(folder: Path, name: str) -> Path:
     """A folder with a tiny Llama-shaped model of random weights under a family's tokenizer."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     tokenizer = made_tokenizer(name)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        initializer_range=0.3,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_tiny_llama(folder, tokenizer, max_position_embeddings=4096, bos_token_id=tokenizer.bos_token_id)

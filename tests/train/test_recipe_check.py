@@ -389,3 +389,10 @@ def test_the_recipe_of_the_paper_marks_what_the_paper_does_not_say():
         if "# our choice" not in text[lines[(section, key)] - 1]
     }
     assert unmarked == {"model.base", "data.train", "data.expand"}
+
+
+def test_files_beside_the_recipes_are_told_for_what_they_are():
+    """Whoever checks recipes/*/*.yaml meets the sweeps and their prompts too."""
+    for name, told in (("adapter.yaml", "is an ablation, not a recipe"), ("without_card.prompt.yaml", "is a prompt")):
+        (step,) = [step for step in check_recipe(ROOT / "recipes" / "ablations" / name) if step.verdict == "fault"]
+        assert told in " ".join(step.lines)

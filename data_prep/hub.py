@@ -4,6 +4,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -41,6 +42,23 @@ def offline_reason() -> str | None:
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set and the hub client's cache does not hold it"
     return None
+
+
+@cache
+def hub_answers() -> bool:
+    """Whether the hub answers anything at all; asked once a process.
+
+    Its client tries a dead line for most of a minute, file by file, and says so in a dozen lines.
+    """
+    from huggingface_hub import constants, get_session
+
+    if offline_reason():
+        return False
+    try:
+        within(HUB_DEADLINE, lambda: get_session().head(constants.ENDPOINT, timeout=HUB_TIMEOUT))
+    except Exception:  # the HTTP library's errors are its own
+        return False
+    return True
 
 
 def hub_snapshot(hub_id: str, kind: Literal["model", "dataset"], patterns: Sequence[str]) -> Path:

@@ -38,9 +38,18 @@ def resolve_base(base: str) -> str:
 def _from_pretrained(loader: Any, source: str, **options: Any) -> Any:
     """`from_pretrained` with the library's failures told as one line."""
     keep_freed_memory()
+    from data_prep.hub import hub_answers
+
+    # What the hub client has kept serves without a line; what it has not can only be asked for where one is.
+    alone = not Path(source).is_dir() and not hub_answers()
     try:
-        return loader.from_pretrained(source, **options)
+        return loader.from_pretrained(source, **options, **({"local_files_only": True} if alone else {}))
     except (OSError, ValueError) as error:
+        if alone:
+            raise UserError(
+                f"model {source!r} is not on this machine, and the hub is not reached; check the name and the network, "
+                "or bring the folder yourself"
+            ) from None
         reason = str(error).strip().split("\n")[0]
         raise UserError(
             f"model {source!r} cannot be loaded: {reason}; check the name, the network, or bring the folder yourself"

@@ -15,9 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+from data_prep.endpoint_places import Places
 from data_prep.endpoint_reply import (
     BadReplyError,
+    context_fault,
     error_fields,
+    listed_models,
     parse_completion,
     retry_after_seconds,
 )
@@ -35,6 +38,7 @@ FailureKind = Literal[
     "refused_connection",
     "auth",
     "bad_request",
+    "context_full",
 ]
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 MAX_REPLY_BYTES = 16 * 1024 * 1024
@@ -58,6 +62,8 @@ class Endpoint:
     first_wait: float = 1.0
     longest_wait: float = 60.0
     """Also the longest Retry-After that is waited for."""
+    fewer_attempts: Mapping[str, int] = field(default_factory=dict)
+    """Kinds of failure that are tried less often than `attempts`, and how often."""
 
     def __post_init__(self) -> None:
         try:
@@ -94,11 +100,14 @@ class Sampling:
     top_p: float | None = None
     seed: int | None = None
     stop: tuple[str, ...] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the request, as the server at hand knows them."""
 
     def sent(self) -> dict[str, Any]:
         """The fields of the request."""
         values = {name: getattr(self, name) for name in ("temperature", "max_tokens", "top_p", "seed", "stop")}
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if v is not None}
+        known = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if v is not None}
+        return {**self.extra, **known}
 
 
 @dataclass(frozen=True)
@@ -173,7 +182,8 @@ class ChatClient:
 
     `say` is given each remark that concerns the whole run, once. Back-off doubles from `first_wait` and is drawn
     from the upper half of that span by a generator seeded with `seed`. A Retry-After (seconds or date) holds for
-    all calls of the client. After a final failure (no access, nobody there) later calls end in it at once.
+    all calls of the client; a 429 also halves the number of calls at a time, which then grows again slowly.
+    After a final failure (no access, nobody there) later calls end in it at once.
     """
 
     def __init__(
@@ -189,9 +199,10 @@ class ChatClient:
         self._say = say
         self._clock = clock or Clock()
         self._random = random.Random(seed)
-        self._places = asyncio.Semaphore(endpoint.concurrency)
+        self.places = Places(endpoint.concurrency)
         self._not_before = 0.0
-        self._final: Failure | None = None
+        self.final: Failure | None = None
+        """The failure that ended all hope of this server."""
         self._said: set[str] = set()
         self._schema_refused = False
         self._new_limit_name = False
@@ -249,11 +260,36 @@ class ChatClient:
                     self._remark("the server takes no response_format json_schema; asking without it")
                     return replace(plain, attempts=attempt)
                 outcome = plain
-            if not outcome.again or attempt >= self.endpoint.attempts:
+            kind = outcome.failure.kind
+            attempts = min(self.endpoint.attempts, self.endpoint.fewer_attempts.get(kind, self.endpoint.attempts))
+            if not outcome.again or attempt >= attempts:
                 return self._give_up(outcome.failure, attempt)
-            if outcome.failure.kind == "refused_connection":
+            if kind == "refused_connection":
                 self._remark(f"{outcome.failure.detail} trying {self.endpoint.attempts} times (--attempts)")
             await self._back_off(outcome, attempt)
+
+    async def served(self) -> dict[str, int | None] | Failure:
+        """The models the server lists at /models, each with its context length in tokens where it states one.
+
+        One try. A Failure says that nobody is there or that the key is refused; any other answer that is no list
+        is an empty one, for not every server keeps it.
+        """
+        import httpx
+
+        assert self._http is not None, "use ChatClient as an async context manager"
+        try:
+            async with asyncio.timeout(min(30.0, self.endpoint.timeout)):
+                address = self.endpoint.address().removesuffix("/chat/completions") + "/models"
+                response = await self._http.get(address)
+        except (TimeoutError, httpx.TimeoutException):
+            return {}
+        except httpx.ConnectError:
+            return self._nobody()
+        except httpx.HTTPError:
+            return {}
+        if response.status_code in (401, 403):
+            return self._refused(response.status_code, response.headers, response.content).failure
+        return listed_models(response.content) if response.status_code == 200 else {}
 
     # ---- one request
 
@@ -275,10 +311,15 @@ class ChatClient:
         self, messages: Sequence[Mapping[str, str]], sampling: Sampling, schema: Mapping[str, Any] | None
     ) -> Reply | _Trouble | Failure:
         """One request, in a place of its own; a Failure when there is no sense in sending it."""
-        async with self._places:
+        async with self.places as generation:
             blocked = await self._wait_for_turn()
             # What other calls have learnt of the server meanwhile is in the body.
-            return blocked or await self._send(self._body(messages, sampling, schema))
+            outcome = blocked or await self._send(self._body(messages, sampling, schema))
+            if isinstance(outcome, Reply):
+                self.places.grow()
+            elif isinstance(outcome, _Trouble) and outcome.failure.kind == "rate_limited":
+                self.places.shrink(generation)
+            return outcome
 
     async def _send(self, body: Mapping[str, Any]) -> Reply | _Trouble:
         import httpx
@@ -291,9 +332,7 @@ class ChatClient:
         except (TimeoutError, httpx.TimeoutException):
             return _Trouble(Failure("timeout", f"no complete reply within {seconds:g} s"), again=True)
         except httpx.ConnectError:
-            place = urlsplit(self.endpoint.url)
-            detail = f"nobody answers at {place.hostname}:{place.port or place.scheme}; is the server running?"
-            return _Trouble(Failure("refused_connection", detail, final=True), again=True)
+            return _Trouble(self._nobody(), again=True)
         except httpx.HTTPError as error:
             detail = f"the connection broke ({type(error).__name__})"
             return _Trouble(Failure("server_error", detail), again=True)
@@ -311,6 +350,11 @@ class ChatClient:
             return Reply(**parse_completion(content))
         except BadReplyError as error:
             return _Trouble(Failure("empty" if error.empty else "bad_reply", str(error), status=status), again=True)
+
+    def _nobody(self) -> Failure:
+        place = urlsplit(self.endpoint.url)
+        detail = f"nobody answers at {place.hostname}:{place.port or place.scheme}; is the server running?"
+        return Failure("refused_connection", detail, final=True)
 
     async def _post(self, body: Mapping[str, Any]) -> tuple[int, Mapping[str, str], bytes | None]:
         """Status, headers and body; a body over the limit is None."""
@@ -342,6 +386,8 @@ class ChatClient:
         if status == 429:
             spent = code == "insufficient_quota"
             return trouble("rate_limited", told, again=not spent, final=spent)
+        if status in (400, 413, 422) and (full := context_fault(content)):
+            return trouble("context_full", f"{told}; {full}", again=False)
         if status == 408 or status == 409 or status == 425 or status >= 500:
             return trouble("server_error", told, again=status not in (501, 505))
         if status == 404:
@@ -360,13 +406,13 @@ class ChatClient:
 
     def _give_up(self, failure: Failure, attempts: int) -> Failure:
         ended = replace(failure, attempts=attempts)
-        if failure.final and self._final is None:
-            self._final = ended
+        if failure.final and self.final is None:
+            self.final = ended
         return ended
 
     async def _wait_for_turn(self) -> Failure | None:
         """Waits out what the server asked for; a Failure when there is no sense in calling."""
-        while self._final is None:
+        while self.final is None:
             rest = self._not_before - self._clock.ticks()
             if rest <= 0:
                 return None
@@ -374,7 +420,7 @@ class ChatClient:
                 detail = f"the server asks to wait {rest:.0f} s, longer than {self.endpoint.longest_wait:g} s"
                 return Failure("rate_limited", detail, status=429)
             await self._clock.sleep(rest)
-        return self._final
+        return self.final
 
     async def _back_off(self, outcome: _Trouble, attempt: int) -> None:
         if outcome.wait:

@@ -88,6 +88,48 @@ def error_fields(content: bytes) -> tuple[str | None, str | None]:
     return code or kind, param
 
 
+# How servers say that prompt and reply do not fit (OpenAI and vLLM, vLLM since 0.11, SGLang, llama.cpp). Only the
+# fact and a number are taken from their prose.
+CONTEXT_WORDS = re.compile(r"context[ _]length|context[ _]size|context window|max_model_len", re.IGNORECASE)
+CONTEXT_NUMBER = re.compile(
+    r"(?:context length (?:is|of)|max_model_len\D{0,3}|context length \(|context size \(|n_ctx\D{0,4})\s*(\d{2,9})",
+    re.IGNORECASE,
+)
+CONTEXT_FIELDS = ("max_model_len", "context_length", "max_context_length", "context_window", "n_ctx")
+
+
+def context_fault(content: bytes) -> str | None:
+    """What an error body says of a context that is too short, in our words; None when it is about something else."""
+    if not CONTEXT_WORDS.search(content.decode("utf-8", "replace")[:4000]):
+        return None
+    found = CONTEXT_NUMBER.search(content.decode("utf-8", "replace")[:4000])
+    stated = f" of {found[1]} tokens" if found else ""
+    return f"prompt and reply do not fit into the server's context{stated}"
+
+
+def listed_models(content: bytes) -> dict[str, int | None]:
+    """Model name → context length in tokens (None: not stated) from the bytes of GET /models; {} if it is no list."""
+    try:
+        entries = json.loads(content)["data"]
+        # llama.cpp keeps its figures a level deeper; its n_ctx_train is the model's, not the server's, so not read.
+        return {
+            entry["id"]: next(
+                (
+                    place[name]
+                    for place in (entry, entry.get("meta"))
+                    if isinstance(place, dict)
+                    for name in CONTEXT_FIELDS
+                    if type(place.get(name)) is int and place[name] > 0
+                ),
+                None,
+            )
+            for entry in entries
+            if isinstance(entry.get("id"), str)
+        }
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return {}
+
+
 def retry_after_seconds(header: str | None, now: float) -> float | None:
     """Seconds that a Retry-After header asks to wait, at least 0; None without one, or when it says neither a
     number of seconds nor a date (RFC 9110, 10.2.3). `now` is in seconds since 1970."""

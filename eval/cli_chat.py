@@ -17,7 +17,7 @@ NOTICE = "This is a research model, not a person and no crisis service. In dange
 
 
 def chat(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="hf:PATH or hf:BASE+ADAPTER.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="hf:PATH, hf:BASE+ADAPTER or openai:MODEL@URL.")],
     card: Annotated[
         Path | None, typer.Option(help="Role cards: the model plays one of them and you are the supporter.")
     ] = None,
@@ -46,7 +46,7 @@ def chat(
     template = load_prompt(prompt or side)
     system = seeker_system(played, template) if played else template.render(language)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p)
-    loaded = load_chat_model(model)
+    loaded = load_chat_model(model, say=lambda remark: typer.echo(f"note: {remark}", err=True))
     for note in notes_of([loaded]):
         typer.echo(f"note: {note}", err=True)
     talk = Talk(loaded, side, system, sampling, seed, played, language)
@@ -101,6 +101,7 @@ class Talk:
     def answer(self, said: str) -> None:
         """Puts the model's reply after what was said; a reply that failed takes nothing into the history."""
         from eval.chat_models.base import Request
+        from eval.chat_models.human import printable
 
         other: Speaker = "supporter" if self.side == "seeker" else "seeker"
         turns = [*self.turns, Turn(speaker=other, text=said)]
@@ -112,7 +113,7 @@ class Talk:
             typer.secho("the model said nothing", fg="red")
         else:
             self.turns = [*turns, Turn(speaker=self.side, text=reply.text)]
-            typer.echo(f"{self.side}: {_printable(reply.text)}" + (" …" if reply.finish == "length" else ""))
+            typer.echo(f"{self.side}: {printable(reply.text)}" + (" …" if reply.finish == "length" else ""))
 
     def command(self, line: str) -> bool:
         """A line that begins with a slash."""
@@ -149,8 +150,3 @@ class Talk:
             )
             write_records(path, [record])
             typer.echo(f"saved in {path}")
-
-
-def _printable(text: str) -> str:
-    """Without control characters: a reply must not move the cursor or colour the terminal."""
-    return "".join(sign for sign in text if sign in "\n\t" or sign.isprintable())

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 def simulate(
     cards: Annotated[Path, typer.Option(help="Role cards: our JSON Lines or an official JSON list.")],
-    seeker: Annotated[str, typer.Option(help="Who plays the cards: hf:PATH or hf:BASE+ADAPTER.")],
+    seeker: Annotated[
+        str, typer.Option(help="Who plays the cards: hf:PATH, hf:BASE+ADAPTER, openai:MODEL@URL, replay:FILE, human.")
+    ],
     supporter: Annotated[str, typer.Option(help="The model under test, named in the same way.")],
     out: Annotated[Path, typer.Option(help="Run folder; one of the same settings is gone on with.")],
     rounds: Annotated[int, typer.Option(min=1, help="Exchanges a dialogue (ESC-Eval: 5).")] = 5,
@@ -43,16 +45,30 @@ def simulate(
         ),
     ] = True,
     supporter_name: Annotated[str | None, typer.Option(help="Label in reports; default: the model's name.")] = None,
+    seeker_config: Annotated[Path | None, typer.Option(help="YAML file of the seeker model's own options.")] = None,
+    supporter_config: Annotated[
+        Path | None, typer.Option(help="YAML file of the supporter model's own options.")
+    ] = None,
+    seeker_set: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="One such option of the seeker; may be repeated.")
+    ] = None,
+    supporter_set: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="One such option of the supporter; may be repeated.")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="auto (bfloat16 on a GPU, else float32), float32, bfloat16.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Let a seeker model play role cards against a supporter model. Stop it at any time; the same command goes on.
 
+    Options of one model: prompt, max_new_tokens, temperature, top_p, stop; for openai: also reasoning (apart, off),
+    key_variable, concurrency, timeout, attempts, context_length, extra. They go before those for both sides.
+
     Example: esckit simulate --cards cards.jsonl --seeker smollm2-135m-instruct+outputs/esc_role
     --supporter smollm2-135m-instruct --out runs/first --limit 20
     """
-    from eval.chat_models import load_chat_models
+    from eval.chat_models import kind_of, load_chat_models
     from eval.chat_models.base import Sampling, notes_of
+    from eval.chat_models.options import check_fits, read_options
     from eval.runs import EndReason, open_run
     from eval.simulate import SimulationSettings
 
@@ -61,21 +77,29 @@ def simulate(
     if dtype not in ("auto", "float32", "bfloat16", "float16"):
         raise UserError(f"--dtype is {dtype!r}; known: auto, float32, bfloat16, float16")
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p)
+    options = [
+        read_options(seeker_config, seeker_set or (), "--seeker-set"),
+        read_options(supporter_config, supporter_set or (), "--supporter-set"),
+    ]
+    check_fits(options[0], seeker, "options of the seeker")
+    check_fits(options[1], supporter, "options of the supporter")
+    if "human" in (kind_of(seeker), kind_of(supporter)):
+        batch_size = 1  # a person has one conversation at a time
     settings = SimulationSettings(
         rounds=rounds,
         samples=samples,
         seed=seed,
         batch_size=batch_size,
-        seeker_sampling=sampling,
-        supporter_sampling=sampling,
+        seeker_sampling=options[0].sampling(sampling),
+        supporter_sampling=options[1].sampling(sampling),
         greeting=greeting,
-        seeker_prompt=seeker_prompt,
-        supporter_prompt=supporter_prompt,
+        seeker_prompt=options[0].prompt or seeker_prompt,
+        supporter_prompt=options[1].prompt or supporter_prompt,
         greeting_shown_to_supporter=greeting_shown,
     )
     chosen = read_cards(cards, language, limit)
     described = settings.describe()  # an unknown prompt is told before a model is loaded
-    models = load_chat_models([seeker, supporter], dtype)
+    models = load_chat_models([seeker, supporter], dtype, options, _say_once())
     for note in notes_of(models):
         typer.echo(f"note: {note}", err=True)
     labels = (seeker.removeprefix("hf:"), supporter_name or supporter.removeprefix("hf:"))
@@ -95,6 +119,18 @@ def simulate(
         _show(summary)
     if any(transcript.end_reason is not EndReason.rounds for transcript in transcripts):
         raise typer.Exit(1)
+
+
+def _say_once() -> Callable[[str], None]:
+    """Shows each remark of a model once, on stderr."""
+    said: set[str] = set()
+
+    def say(remark: str) -> None:
+        if remark not in said:
+            said.add(remark)
+            typer.echo(f"note: {remark}", err=True)
+
+    return say
 
 
 def read_cards(path: Path, language: str | None, limit: int | None) -> list[RoleCard]:
@@ -120,8 +156,10 @@ def _simulate_into(
     labels: tuple[str, str],
     settings: "SimulationSettings",
 ) -> None:
+    from eval.chat_models.base import answers_one_by_one, refuse_if_down
     from eval.simulate import dialogue_key
     from eval.simulate import simulate as simulate_batches
+    from eval.simulate_async import simulate_one_by_one
 
     console = Console(stderr=True, markup=False, highlight=False)
     done = {transcript.key for transcript in run.transcripts()}
@@ -132,9 +170,16 @@ def _simulate_into(
         console.print(f"{run.folder}: {len(done)} dialogues are done, {len(left)} are left")
     if not left:
         return
+    seeker, supporter = models
     with progress_bar("utterances", len(left) * 2 * settings.rounds, console) as advance:
-        for batch in simulate_batches(cards, models[0], models[1], settings, done, labels[0], labels[1], advance):
+        if answers_one_by_one(seeker) and answers_one_by_one(supporter):
+            simulate_one_by_one(
+                cards, seeker, supporter, settings, lambda made: run.add_transcripts([made]), done, *labels, advance
+            )
+            return
+        for batch in simulate_batches(cards, seeker, supporter, settings, done, *labels, advance):
             run.add_transcripts(batch)
+            refuse_if_down(models)
 
 
 def summarise(out: Path, transcripts: Sequence["Transcript"], models: Sequence["ChatModel"]) -> dict[str, Any]:

@@ -48,6 +48,8 @@ class EndReason(StrEnum):
     supporter_context_full = "supporter_context_full"
     seeker_error = "seeker_error"
     supporter_error = "supporter_error"
+    seeker_timeout = "seeker_timeout"
+    supporter_timeout = "supporter_timeout"
 
 
 class TranscriptTurn(Record):

@@ -52,7 +52,7 @@ _PROMPTS = ("greeting", "seeker_prompt", "supporter_prompt")
 
 
 @dataclass
-class _Dialogue:
+class LiveDialogue:
     """A dialogue that is going on."""
 
     card: RoleCard
@@ -108,36 +108,38 @@ def simulate(
     2 · rounds · dialogues utterances are settled since it was last told.
     """
     for pairs in plan_batches(cards, settings.samples, settings.batch_size):
-        batch = [_Dialogue(card, sample) for card, sample in pairs if dialogue_key(card, sample) not in done]
+        batch = [LiveDialogue(card, sample) for card, sample in pairs if dialogue_key(card, sample) not in done]
         if not batch:
             continue
         _run_batch(batch, seeker, supporter, settings, on_turns or (lambda _: None))
-        yield [
-            Transcript(
-                key=dialogue.key,
-                card=dialogue.card,
-                sample=dialogue.sample,
-                supporter=supporter_name or supporter.name,
-                seeker=seeker_name or seeker.name,
-                turns=tuple(dialogue.turns),
-                end_reason=dialogue.end or EndReason.rounds,
-                detail=dialogue.detail,
-                seed=derive_seed(settings.seed, dialogue.card.id, dialogue.sample),
-            )
-            for dialogue in batch
-        ]
+        names = (seeker_name or seeker.name, supporter_name or supporter.name)
+        yield [finished(dialogue, names, settings) for dialogue in batch]
+
+
+def finished(dialogue: LiveDialogue, names: tuple[str, str], settings: SimulationSettings) -> Transcript:
+    """The record of a dialogue that has ended; `names` label seeker and supporter."""
+    return Transcript(
+        key=dialogue.key,
+        card=dialogue.card,
+        sample=dialogue.sample,
+        supporter=names[1],
+        seeker=names[0],
+        turns=tuple(dialogue.turns),
+        end_reason=dialogue.end or EndReason.rounds,
+        detail=dialogue.detail,
+        seed=derive_seed(settings.seed, dialogue.card.id, dialogue.sample),
+    )
 
 
 def _run_batch(
-    batch: list[_Dialogue],
+    batch: list[LiveDialogue],
     seeker: ChatModel,
     supporter: ChatModel,
     settings: SimulationSettings,
     on_turns: Callable[[int], None],
 ) -> None:
-    greeting = load_prompt(settings.greeting)
     for dialogue in batch:
-        dialogue.turns = [TranscriptTurn(speaker="supporter", text=greeting.render(dialogue.card.language))]
+        greet(dialogue, settings)
     left = 2 * settings.rounds
     for _ in range(settings.rounds):
         for side, model in (("seeker", seeker), ("supporter", supporter)):
@@ -152,31 +154,47 @@ def _run_batch(
     supporter.forget()
 
 
-def _speak(live: Sequence[_Dialogue], side: Speaker, model: ChatModel, settings: SimulationSettings) -> None:
+def greet(dialogue: LiveDialogue, settings: SimulationSettings) -> None:
+    """Begins a dialogue with the supporter's fixed words."""
+    words = load_prompt(settings.greeting).render(dialogue.card.language)
+    dialogue.turns = [TranscriptTurn(speaker="supporter", text=words)]
+
+
+def _speak(live: Sequence[LiveDialogue], side: Speaker, model: ChatModel, settings: SimulationSettings) -> None:
     """Adds the next utterance of `side` to every dialogue, or ends it."""
-    sampling = settings.seeker_sampling if side == "seeker" else settings.supporter_sampling
-    requests = [
-        Request(
-            conversation=f"{dialogue.key}/{side}",
-            messages=model_messages(dialogue.card, dialogue.turns, side, settings),
-            seed=derive_seed(settings.seed, dialogue.card.id, dialogue.sample, len(dialogue.turns), side),
-        )
-        for dialogue in live
-    ]
-    for dialogue, reply in zip(live, model.reply(requests, sampling), strict=True):
-        dialogue.end, dialogue.detail = _fault(reply, side)
-        if dialogue.end is None:
-            dialogue.turns.append(
-                TranscriptTurn(
-                    speaker=side,
-                    text=reply.text,
-                    thinking=reply.thinking,
-                    finish=reply.finish,
-                    new_tokens=reply.new_tokens,
-                    prompt_tokens=reply.prompt_tokens,
-                    seconds=round(reply.seconds, 3),
-                )
+    requests = [request_for(dialogue, side, settings) for dialogue in live]
+    for dialogue, reply in zip(live, model.reply(requests, sampling_of(side, settings)), strict=True):
+        take(dialogue, side, reply)
+
+
+def sampling_of(side: Speaker, settings: SimulationSettings) -> Sampling:
+    return settings.seeker_sampling if side == "seeker" else settings.supporter_sampling
+
+
+def request_for(dialogue: LiveDialogue, side: Speaker, settings: SimulationSettings) -> Request:
+    """What the model of `side` is asked next. Depends on the dialogue alone, whichever engine runs it."""
+    return Request(
+        conversation=f"{dialogue.key}/{side}",
+        messages=model_messages(dialogue.card, dialogue.turns, side, settings),
+        seed=derive_seed(settings.seed, dialogue.card.id, dialogue.sample, len(dialogue.turns), side),
+    )
+
+
+def take(dialogue: LiveDialogue, side: Speaker, reply: Reply) -> None:
+    """Puts a reply into its dialogue, or ends the dialogue where it holds no words."""
+    dialogue.end, dialogue.detail = _fault(reply, side)
+    if dialogue.end is None:
+        dialogue.turns.append(
+            TranscriptTurn(
+                speaker=side,
+                text=reply.text,
+                thinking=reply.thinking,
+                finish=reply.finish,
+                new_tokens=reply.new_tokens,
+                prompt_tokens=reply.prompt_tokens,
+                seconds=round(reply.seconds, 3),
             )
+        )
 
 
 def _fault(reply: Reply, side: Speaker) -> tuple[EndReason | None, str | None]:

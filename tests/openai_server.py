@@ -3,10 +3,12 @@
     with OpenAIServer(reply=lambda body: "hello") as server:
         ...  # call server.url, then look at server.calls
 
-`reply` makes the text from a request's body. Faults given to `inject` are served first, one a call, whatever is
-asked; `fault_when` decides by request. By hand: python -m tests.openai_server, which answers the role-card prompts.
+`reply` makes the text (or the bytes of a whole completion) from a request's body. Faults given to `inject` are
+served first, one a call, whatever is asked; `fault_when` decides by request. By hand: python -m tests.openai_server,
+which answers the role-card prompts.
 """
 
+import hashlib
 import json
 import threading
 import time
@@ -36,8 +38,8 @@ def rate_limited(retry_after: str | None = None) -> Fault:
     return Fault(429, b'{"error": {"message": "slow down", "type": "requests"}}', headers)
 
 
-def completion(text: str | None, finish_reason: str = "stop", **message: Any) -> bytes:
-    """The bytes of a completion."""
+def completion(text: str | None, finish_reason: str = "stop", usage: tuple[int, int] = (7, 3), **message: Any) -> bytes:
+    """The bytes of a completion; `usage` counts the tokens of prompt and reply."""
     content = {
         "id": "made",
         "object": "chat.completion",
@@ -49,7 +51,7 @@ def completion(text: str | None, finish_reason: str = "stop", **message: Any) ->
                 "finish_reason": finish_reason,
             }
         ],
-        "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
+        "usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1], "total_tokens": sum(usage)},
     }
     return json.dumps(content).encode()
 
@@ -60,6 +62,13 @@ NOTHING = Fault(200, b"")
 HTML = Fault(200, b"<html><body>gateway</body></html>", {"Content-Type": "text/html"})
 NOT_JSON = Fault(200, b'{"choices": [')
 CUT = Fault(cut=True)
+
+
+def context_exceeded(limit: int = 4096) -> Fault:
+    """What vLLM answers to a prompt that is too long."""
+    message = f"This model's maximum context length is {limit} tokens. However, you requested more."
+    error = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
+    return Fault(400, json.dumps({"error": error}).encode())
 
 
 @dataclass(frozen=True)
@@ -83,16 +92,25 @@ class OpenAIServer:
 
     def __init__(
         self,
-        reply: Callable[[Body], str] = lambda body: "hello",
+        reply: Callable[[Body], str | bytes] = lambda body: "hello",
         *,
         fault_when: Callable[[Body], Fault | None] = lambda body: None,
         delay: float = 0.0,
         takes_schema: bool = True,
+        slots: int | None = None,
+        models: list[dict[str, Any]] | None = None,
+        port: int = 0,
     ) -> None:
+        """`slots`: calls answered at a time, others wait (None: all at once); `models`: what GET /models lists (None:
+        404); `port`: 0 takes a free one."""
         self.reply = reply
         self.fault_when = fault_when
         self.delay = delay
         self.takes_schema = takes_schema
+        self.models = models
+        self.port = port
+        self.dead = False
+        self._slots = threading.Semaphore(slots or 10_000)
         self.calls: list[Call] = []
         self.most_at_once = 0
         self._now = 0
@@ -102,6 +120,12 @@ class OpenAIServer:
     def inject(self, *faults: Fault) -> None:
         with self._lock:
             self._faults.extend(faults)
+
+    def die(self) -> None:
+        """From now on every connection is closed without an answer and new ones are refused."""
+        self.dead = True
+        self._server.shutdown()
+        self._server.server_close()
 
     def counts(self) -> Counter[str]:
         """How often each text was asked, by the first user message."""
@@ -117,6 +141,9 @@ class OpenAIServer:
             def do_POST(self) -> None:
                 outer._serve(self)
 
+            def do_GET(self) -> None:
+                outer._list(self)
+
             def log_message(self, *_: object) -> None:
                 pass
 
@@ -127,14 +154,18 @@ class OpenAIServer:
             def handle_error(self, *_: object) -> None:
                 pass  # clients that time out hang up
 
-        self._server = Server(("127.0.0.1", 0), Handler)
+        self._server = Server(("127.0.0.1", self.port), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        if not self.dead:
+            self.die()
+
+    def _list(self, request: BaseHTTPRequestHandler) -> None:
+        content = json.dumps({"object": "list", "data": self.models or []}).encode()
+        _answer(request, Fault(404 if self.models is None else 200, content))
 
     def _serve(self, request: BaseHTTPRequestHandler) -> None:
         body = json.loads(request.rfile.read(int(request.headers["Content-Length"])))
@@ -146,25 +177,38 @@ class OpenAIServer:
         try:
             answer = fault or self.fault_when(body) or self._refuses_schema(body)
             if answer is None:
-                answer = Fault(200, completion(self.reply(body)), delay=self.delay)
-            time.sleep(answer.delay)
+                said = self.reply(body)
+                content = said if isinstance(said, bytes) else completion(said)
+                answer = Fault(200, content, delay=self.delay)
+            with self._slots:
+                time.sleep(answer.delay)
         finally:
             with self._lock:
                 self._now -= 1
-        if answer.cut:
+        if answer.cut or self.dead:
             request.close_connection = True
             return
-        request.send_response(answer.status)
-        for name, value in {"Content-Type": "application/json", **answer.headers}.items():
-            request.send_header(name, value)
-        request.send_header("Content-Length", str(len(answer.content)))
-        request.end_headers()
-        request.wfile.write(answer.content)
+        _answer(request, answer)
 
     def _refuses_schema(self, body: Body) -> Fault | None:
         if self.takes_schema or "response_format" not in body:
             return None
         return Fault(400, b'{"error": {"message": "unsupported", "type": "invalid_request_error"}}')
+
+
+def _answer(request: BaseHTTPRequestHandler, answer: Fault) -> None:
+    request.send_response(answer.status)
+    for name, value in {"Content-Type": "application/json", **answer.headers}.items():
+        request.send_header(name, value)
+    request.send_header("Content-Length", str(len(answer.content)))
+    request.end_headers()
+    request.wfile.write(answer.content)
+
+
+def talk(body: Body) -> str:
+    """A reply that follows from the whole request, as a model's with a fixed seed does."""
+    seen = json.dumps([body["messages"], body.get("seed")], ensure_ascii=False)
+    return f"I see {hashlib.sha256(seen.encode()).hexdigest()[:12]}，{len(body['messages'])} 句。"
 
 
 def card_replies(body: Body) -> str:

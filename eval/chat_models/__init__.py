@@ -1,4 +1,4 @@
-"""Chat models by name: `hf:PATH`, `hf:BASE+ADAPTER`. Further kinds register in `KINDS`.
+"""Chat models by name: `hf:PATH`, `hf:BASE+ADAPTER`, `openai:MODEL@URL`, `replay:FILE`, `human`.
 
 PATH and BASE are a model folder, the name of a known model, or a hub id; PATH may also be an adapter folder, whose
 base is then read from it. The `hf:` may be left out.
@@ -7,7 +7,7 @@ base is then read from it. The `hf:` may be left out.
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 from data_prep.errors import UserError
 from data_prep.records import sha256_of
 from eval.chat_models.base import ChatModel
+from eval.chat_models.options import ModelOptions
 
-KINDS = ("hf:PATH", "hf:BASE+ADAPTER")
+KINDS = ("hf:PATH", "hf:BASE+ADAPTER", "openai:MODEL@URL", "replay:FILE", "human")
 
 
 @dataclass(frozen=True)
@@ -27,20 +28,41 @@ class LocalSpec:
     adapter: str | None
 
 
-def load_chat_model(spec: str, dtype: str = "auto") -> ChatModel:
+def load_chat_model(
+    spec: str,
+    dtype: str = "auto",
+    options: ModelOptions | None = None,
+    say: Callable[[str], None] = lambda remark: None,
+) -> ChatModel:
     """The chat model a name stands for, ready to reply.
 
     Raises UserError for an unknown kind, a folder that holds no model, or a model that cannot be loaded.
     """
-    return load_chat_models([spec], dtype)[0]
+    return load_chat_models([spec], dtype, [options or ModelOptions()], say)[0]
 
 
-def load_chat_models(specs: Sequence[str], dtype: str = "auto") -> list[ChatModel]:
-    """One chat model per name; local ones on the same base share its weights where their adapters allow it."""
-    parsed = [parse_spec(spec) for spec in specs]
+def load_chat_models(
+    specs: Sequence[str],
+    dtype: str = "auto",
+    options: Sequence[ModelOptions] | None = None,
+    say: Callable[[str], None] = lambda remark: None,
+) -> list[ChatModel]:
+    """One chat model per name; local ones on the same base share its weights where their adapters allow it.
+
+    `say` is given the remarks of models on servers as they come.
+    """
+    chosen = options or [ModelOptions()] * len(specs)
     models: dict[int, ChatModel] = {}
-    for base in dict.fromkeys(local.base for local in parsed):
-        group = [index for index, local in enumerate(parsed) if local.base == base]
+    parsed: dict[int, LocalSpec] = {}
+    # What is wrong with a name is told before any weights are read.
+    for index, spec in enumerate(specs):
+        if kind_of(spec) == "hf":
+            parsed[index] = parse_spec(spec)
+    for index, (spec, option) in enumerate(zip(specs, chosen, strict=True)):
+        if index not in parsed:
+            models[index] = _load_elsewhere(spec, option, say)
+    for base in dict.fromkeys(local.base for local in parsed.values()):
+        group = [index for index, local in parsed.items() if local.base == base]
         if all(_switchable(parsed[index].adapter) for index in group):
             shares = [group]
         else:
@@ -51,11 +73,37 @@ def load_chat_models(specs: Sequence[str], dtype: str = "auto") -> list[ChatMode
     return [models[index] for index in range(len(specs))]
 
 
+def kind_of(spec: str) -> str:
+    """hf, openai, replay or human. Raises UserError for a name of an unknown kind; a path that exists is hf."""
+    if spec == "human":
+        return "human"
+    found = re.match(r"([a-z]+):", spec)
+    if found is None or found[1] == "hf" or Path(spec).exists():
+        return "hf"
+    if found[1] not in ("openai", "replay"):
+        raise UserError(f"model {spec!r}: unknown kind {found[1]!r}; known: {', '.join(KINDS)}")
+    return found[1]
+
+
+def _load_elsewhere(spec: str, options: ModelOptions, say: Callable[[str], None]) -> ChatModel:
+    kind = kind_of(spec)
+    if kind == "openai":
+        from eval.chat_models.endpoint import EndpointChatModel
+
+        return EndpointChatModel(spec, options, say)
+    if kind == "replay":
+        from eval.chat_models.replay import ReplayChatModel
+
+        return ReplayChatModel(spec)
+    from eval.chat_models.human import HumanChatModel
+
+    return HumanChatModel()
+
+
 def parse_spec(spec: str) -> LocalSpec:
-    """Raises UserError with one line for a name of an unknown kind or of nothing that exists."""
-    kind = re.match(r"([a-z]+):", spec)
-    if kind and kind[1] != "hf" and not Path(spec).exists():
-        raise UserError(f"model {spec!r}: unknown kind {kind[1]!r}; known: {', '.join(KINDS)}")
+    """Raises UserError with one line for a name that is not of a local model, or of nothing that exists."""
+    if kind_of(spec) != "hf":
+        raise UserError(f"model {_without_url(spec)}: weights on this machine are needed; write hf:PATH")
     path = spec.removeprefix("hf:")
     if not path:
         raise UserError(f"model {spec!r}: names no model; write hf:PATH or hf:BASE+ADAPTER")
@@ -71,6 +119,11 @@ def parse_spec(spec: str) -> LocalSpec:
         return LocalSpec(resolve_base(base), None)
     adapter_base(adapter)  # refuses a folder that is no adapter
     return LocalSpec(resolve_base(base), adapter)
+
+
+def _without_url(spec: str) -> str:
+    """The name without its address, which may hold a secret."""
+    return spec.partition("@")[0]
 
 
 def _switchable(adapter: str | None) -> bool:

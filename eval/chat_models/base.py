@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeGuard
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from data_prep.chat_format import Message
+from data_prep.errors import UserError
 from data_prep.records import Record
 
 
@@ -18,6 +19,15 @@ class Sampling(Record):
     """0: always the most probable token (greedy)."""
     top_p: float = Field(default=0.9, gt=0, le=1)
     """Only the most probable tokens that together reach this share are drawn from; 1: all."""
+    stop: tuple[str, ...] = ()
+    """A reply ends before the first of these."""
+
+    @field_validator("stop")
+    @classmethod
+    def _not_empty(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(value):
+            raise ValueError("a stop string must not be empty")
+        return value
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,7 @@ class Reply:
     text: str
     """Stripped of white space at both ends; empty with a failure."""
     finish: Literal["stop", "length"] | None = None
-    failure: Literal["context_full", "error"] | None = None
+    failure: Literal["context_full", "error", "timeout", "empty"] | None = None
     detail: str | None = None
     """What the failure was, in one line, without any text of the conversation."""
     thinking: str | None = None
@@ -77,6 +87,43 @@ class ChatModel(Protocol):
 
     def forget(self) -> None:
         """Drops what is kept of conversations; they can still go on, at the cost of reading them again."""
+
+
+class AsyncChatModel(ChatModel, Protocol):
+    """A model that answers one request at a time while others are on their way; it needs no batch."""
+
+    concurrency: int
+    """Most requests that are worth having on their way at once; 0 where an answer takes no time."""
+
+    @property
+    def down(self) -> str | None:
+        """Why no further request has any hope (nobody there, key refused), or None."""
+
+    async def reply_one(self, request: Request, sampling: Sampling) -> Reply:
+        """The reply to one request. A request that cannot be answered gets a failure, not an exception."""
+
+    async def close(self) -> None:
+        """Hangs up; a later request connects anew."""
+
+
+def answers_one_by_one(model: ChatModel) -> TypeGuard[AsyncChatModel]:
+    """Whether a model can be used by the engine for endpoints."""
+    return hasattr(model, "reply_one")
+
+
+def refuse_if_down(models: Sequence[ChatModel]) -> None:
+    """Raises UserError when a model has no hope of answering any more."""
+    for model in models:
+        if reason := getattr(model, "down", None):
+            raise UserError(
+                f"model {model.name}: {reason} Finished dialogues are kept; the same command goes on with the rest"
+            )
+
+
+def cut_at(text: str, stops: Sequence[str]) -> str:
+    """The text before the first of the stop strings, stripped; all of it where there is none."""
+    places = [place for place in (text.find(stop) for stop in stops) if place >= 0]
+    return text[: min(places)].strip() if places else text
 
 
 def notes_of(models: Sequence[ChatModel]) -> list[str]:

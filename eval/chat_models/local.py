@@ -22,7 +22,7 @@ import torch
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from data_prep.errors import UserError
-from eval.chat_models.base import Reply, Request, Sampling, Stats, split_thinking
+from eval.chat_models.base import Reply, Request, Sampling, Stats, cut_at, split_thinking
 from train.masking import ChatRenderer
 from train.templates import template_text
 
@@ -120,18 +120,19 @@ class LocalChatModel:
         seconds = time.perf_counter() - started
         done = iter(rows)
         return [
-            self._reply(next(done), seconds) if fit else self._too_long(len(prompt), sampling, seconds)
+            self._reply(next(done), sampling, seconds) if fit else self._too_long(len(prompt), sampling, seconds)
             for prompt, fit in zip(prompts, fits, strict=True)
         ]
 
-    def _reply(self, row: "_Row", seconds: float) -> Reply:
+    def _reply(self, row: "_Row", sampling: Sampling, seconds: float) -> Reply:
         tokens, read = len(row.new) + row.stopped, len(row.prompt)
         self.stats.generated += tokens
         if row.failed:
             return Reply("", failure="error", detail=row.failed, prompt_tokens=read, new_tokens=tokens, seconds=seconds)
         text, thinking = split_thinking(self.renderer.tokenizer.decode(row.new, skip_special_tokens=True))
-        finish = "stop" if row.stopped else "length"
-        return Reply(text, finish, None, None, thinking, read, tokens, seconds)  # type: ignore[arg-type]
+        said = cut_at(text, sampling.stop)
+        finish = "stop" if row.stopped or said != text else "length"
+        return Reply(said, finish, None, None, thinking, read, tokens, seconds)  # type: ignore[arg-type]
 
     def _too_long(self, prompt: int, sampling: Sampling, seconds: float) -> Reply:
         detail = (

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from data_prep.records import Dialogue, read_records
-from eval.cli_chat import Talk, _printable
+from eval.chat_models.human import printable
+from eval.cli_chat import Talk
 
 ROOT = Path(__file__).parents[2]
 CARDS = ROOT / "data_prep" / "samples" / "cards.jsonl"
@@ -107,4 +108,4 @@ def test_a_file_is_never_written_over(tmp_path, capsys):
 
 
 def test_a_reply_cannot_steer_the_terminal():
-    assert _printable("a\x1b[2Jb\u202ec\nd") == "a[2Jbc\nd"
+    assert printable("a\x1b[2Jb\u202ec\nd") == "a[2Jbc\nd"

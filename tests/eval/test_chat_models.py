@@ -211,7 +211,7 @@ def test_thinking_is_kept_apart():
 @pytest.mark.parametrize(
     ("spec", "part"),
     [
-        ("openai:gpt", "unknown kind 'openai'"),
+        ("xyz:gpt", "unknown kind 'xyz'"),
         ("hf:", "names no model"),
         ("hf:/nowhere/at/all", "no folder"),
         ("/nowhere", "no folder"),

@@ -149,7 +149,7 @@ class Plan(Record):
     samples: int = Field(ge=1)
     shard: str = WHOLE
 
-    def keys(self) -> list[str]:
+    def dialogue_keys(self) -> list[str]:
         """The keys of its dialogues, by card and sample."""
         keys = (f"{card}#{sample}" for card in self.cards for sample in range(self.samples))
         return [key for key in keys if in_shard(key, self.shard)]

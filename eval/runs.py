@@ -51,7 +51,7 @@ class Run:
     def missing(self) -> list[str]:
         """Keys of dialogues that belong here and are not here yet."""
         have = {transcript.key for transcript in self.transcripts()}
-        return [key for key in self.plan.keys() if key not in have] if self.plan else []
+        return [key for key in self.plan.dialogue_keys() if key not in have] if self.plan else []
 
     def transcripts(self) -> list[Transcript]:
         """All dialogues in the order they were finished. Raises UserError for a damaged line or a key twice."""

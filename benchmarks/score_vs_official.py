@@ -5,7 +5,9 @@
 MODEL is a causal model: a name of `esckit model fetch`, or a folder; SmolLM2-135M unless given. The scorer reads a
 dialogue once for all dimensions. The official way asks once a dimension, with rubric, dialogue and a request for the
 number, and generates; here batched and with at most --new-tokens greedy tokens, so that it is no slower than it must
-be. What is timed are processor seconds of one thread, the ways in turn, round by round; weights are loaded before.
+be. The third way asks the same and reads the probabilities of the levels in one forward, as `esckit score --judge` does
+with an adapter a dimension; the fourth shares what was read of a dialogue, which weights without adapters allow. What
+is timed are processor seconds of one thread, the ways in turn, round by round; weights are loaded before.
 Heads are untrained, which costs what trained ones cost. Then the scores of other batch sizes and of another order are
 held against each other. Another way of scoring is one more entry of `ways`.
 """
@@ -22,8 +24,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
+from data_prep.judge_prompt import OwnPrompt
 from data_prep.records import Dialogue, read_records
 from data_prep.rubric import Dimension, load_rubric
+from eval.generative_labels import label_forms, level_probabilities
+from eval.generative_reading import read_prompts
+from train.masking import ChatRenderer
 from train.models import load_backbone, load_chat_model, load_tokenizer
 from train.recipe_sections import ModelSection
 from train.scorer import Scorer, ScorerConfig, TrainedRubric, new_heads
@@ -52,7 +58,7 @@ def make_scorer(base: str, backbone: Any) -> Scorer:
     return Scorer([ScorerModel(backbone, heads, "last", frozen=True).eval()], tokenizer, config, "untrained", "")
 
 
-def prompt_of(dimension: Dimension, dialogue: Dialogue) -> str:
+def prompt_of(dialogue: Dialogue, dimension: Dimension) -> str:
     """Rubric, dialogue, request: the shape of the official scoring prompt, in our words."""
     anchors = "\n".join(f"{level}: {text.en}" for level, text in dimension.anchors.items())
     said = "\n".join(f"{turn.speaker}: {turn.text}" for turn in dialogue.turns)
@@ -65,7 +71,7 @@ def generate(model: Any, tokenizer: Any, dialogues: Sequence[Dialogue], batch_si
     """The replies of seven calls a dialogue, dimensions outside, batches of like lengths."""
     replies = []
     for dimension in RUBRIC.dimensions:
-        asked = [[{"role": "user", "content": prompt_of(dimension, one)}] for one in dialogues]
+        asked = [[{"role": "user", "content": prompt_of(one, dimension)}] for one in dialogues]
         rows = [tokenizer.apply_chat_template(one, add_generation_prompt=True)["input_ids"] for one in asked]
         rows.sort(key=len, reverse=True)
         for start in range(0, len(rows), batch_size):
@@ -77,6 +83,29 @@ def generate(model: Any, tokenizer: Any, dialogues: Sequence[Dialogue], batch_si
             )
             replies += tokenizer.batch_decode(out[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
     return replies
+
+
+def label_probabilities(
+    model: Any, tokenizer: Any, dialogues: Sequence[Dialogue], batch_size: int, share: bool
+) -> dict[str, list[Any]]:
+    """Probabilities of the levels by dimension. With `share` the dialogue stands first and is read once for all seven;
+    else dimensions are outside, each prompt is read whole, and the prompts are those of `generate`."""
+    renderer = ChatRenderer(tokenizer)
+    own = OwnPrompt.load()
+    dimensions = RUBRIC.dimensions
+    labels = [label_forms(renderer, one.levels()) for one in dimensions]
+    ordered = sorted(dialogues, key=lambda one: -sum(len(turn.text) for turn in one.turns))
+    found: dict[str, list[Any]] = {one.name: [] for one in dimensions}
+    groups = [range(len(dimensions))] if share else [[at] for at in range(len(dimensions))]
+    for group in groups:
+        for start in range(0, len(ordered), batch_size):
+            batch = ordered[start : start + batch_size]
+            asked = [[(own.text if share else prompt_of)(one, dimensions[at]) for one in batch] for at in group]
+            prompts = [[renderer.prompt([{"role": "user", "content": text}]) for text in texts] for texts in asked]
+            read = read_prompts(model, prompts, [labels[at].chains for at in group], share)
+            for at, logits in zip(group, read, strict=True):
+                found[dimensions[at].name].append(level_probabilities(labels[at], logits))
+    return found
 
 
 def farthest(scorer: Scorer, dialogues: Sequence[Dialogue], batch_size: int) -> float:
@@ -108,6 +137,10 @@ def main() -> None:
     ways: dict[str, Callable[[], Any]] = {
         "trained scorer, one reading": lambda: scorer.score(dialogues, given.batch_size),
         "seven generate calls": lambda: generate(chat, tokenizer, dialogues, given.batch_size, given.new_tokens),
+        "labels, one forward a dimension": lambda: label_probabilities(
+            chat, tokenizer, dialogues, given.batch_size, False
+        ),
+        "labels, dialogue read once": lambda: label_probabilities(chat, tokenizer, dialogues, given.batch_size, True),
     }
     spent: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(given.rounds):
@@ -120,7 +153,7 @@ def main() -> None:
     for name, seconds in spent.items():
         ratios = [other / one for one, other in zip(spent[first], seconds, strict=True)]
         print(
-            f"{name:<30} {len(dialogues) / statistics.median(seconds):7.2f} dialogues a processor second; time of the "
+            f"{name:<31} {len(dialogues) / statistics.median(seconds):7.2f} dialogues a processor second; time of the "
             f"scorer's: {statistics.median(ratios):.1f} times ({min(ratios):.1f} to {max(ratios):.1f})"
         )
     print(

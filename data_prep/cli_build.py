@@ -314,6 +314,13 @@ def rank(
     files: Annotated[list[Path], typer.Argument(metavar="DIALOGUES RATINGS...", help="JSON Lines of both kinds.")],
     out: Out,
     rubric: Annotated[str, typer.Option(help="Rubric of the ratings, by name or .yaml path.")] = "esc_eval",
+    generative: Annotated[
+        bool,
+        typer.Option("--generative", help="Also rows for the paper's way: a file a dimension and language."),
+    ] = False,
+    official: Annotated[
+        Path | None, typer.Option(help="With --generative: a clone of the official repository, to ask in its words.")
+    ] = None,
     split: SplitOption = None,
     near: Near = 0.8,
     seed: Seed = 0,
@@ -326,13 +333,19 @@ def rank(
     Ratings off the scale or contradicting each other are refused with file and line; the exit code is then 1.
     """
     from data_prep.build_files import Inputs, Made, read_dialogues_and_ratings
+    from data_prep.build_generative import file_names, generative_rows
     from data_prep.build_rank import build_rank
     from data_prep.datasheet import PartEntry, dialogue_lengths, plain_name
+    from data_prep.judge_prompt import JudgePrompt, OwnPrompt
+    from data_prep.official_prompt import read_official_prompt
     from data_prep.records import Record
     from data_prep.rubric import load_rubric
 
     parted = parse_split(split, seed, near)
     chosen = load_rubric(rubric)
+    if official and not generative:
+        raise UserError("--official says how the rows of --generative ask; give both or none")
+    prompt: JudgePrompt = read_official_prompt(official) if official else OwnPrompt.load()
     inputs = Inputs()
     read_dialogues_and_ratings(files, inputs)
     parts, tally = build_rank(inputs.dialogues, inputs.ratings, chosen, parted)
@@ -342,16 +355,21 @@ def rank(
         made_files[f"{part.name}.jsonl"] = part.dialogues
         made_files[f"{part.name}.ratings.jsonl"] = part.ratings
         made_files[f"{part.name}.rank.jsonl"] = part.rows
+        if generative:
+            made_files |= file_names(part.name, generative_rows(part, chosen, prompt))
         counts = {"dialogues": len(part.dialogues), "ratings": len(part.ratings)}
         entries.append(PartEntry(part=part.name, counts=counts, lengths=dialogue_lengths(part.dialogues)))
     settings = {
         "rubric": {"name": chosen.name, "sha": chosen.sha},
+        **({"judge_prompt": prompt.reference()} if generative else {}),
         "split": dict(parted.fractions) or None,
         "near": parted.near,
         "seed": seed,
     }
     options = {
         "--rubric": plain_name(rubric),
+        "--generative": generative,
+        "--official": plain_name(official) if official else None,
         "--split": split,
         "--near": near,
         "--seed": seed,

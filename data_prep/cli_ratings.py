@@ -107,7 +107,7 @@ def export_command(
     """Write blinded, shuffled rating sheets or Label Studio tasks, with instructions made from the rubric."""
     from data_prep.rating_keys import make_key, read_plan
     from data_prep.rating_plans import assign, rater_names
-    from data_prep.rating_sheets import names_in_text, write_export
+    from data_prep.rating_sheets import names_in_text, with_texts, write_export
     from data_prep.rubric import load_rubric
 
     chosen = load_rubric(rubric)
@@ -118,7 +118,7 @@ def export_command(
         seed = read.seed
     else:
         assigned = assign([dialogue.id for dialogue in dialogues], rater_names(raters), per_item, overlap, seed)
-    key = make_key(dialogues, assigned, chosen, seed)
+    key = with_texts(make_key(dialogues, assigned, chosen, seed), dialogues)
     written = write_export(out, dialogues, key, chosen, language, format.value)
     given = set(key.items.values())
     named = names_in_text([dialogue for dialogue in dialogues if dialogue.id in given])

@@ -27,6 +27,8 @@ from data_prep.endpoint_reply import (
 from data_prep.errors import UserError
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 FailureKind = Literal[
@@ -204,9 +206,12 @@ class ChatClient:
         self.final: Failure | None = None
         """The failure that ended all hope of this server."""
         self._said: set[str] = set()
+        self._tls: ssl.SSLContext | bool = False
         self._schema_refused = False
         self._new_limit_name = False
         self._http: httpx.AsyncClient | None = None
+        self._lines: list[httpx.AsyncClient] = []
+        """Clients that nobody is using, the last used last: its connection is the likeliest to be still open."""
 
     async def __aenter__(self) -> "ChatClient":
         import httpx
@@ -215,20 +220,31 @@ class ChatClient:
             httpx.URL(self.endpoint.address())
         except httpx.InvalidURL:
             raise UserError("--endpoint: is not a URL; for example http://localhost:8000/v1") from None
-        # Redirects are not followed: the key would travel to wherever they point.
-        self._http = httpx.AsyncClient(
-            headers=self._key.headers(),
-            timeout=None,
-            follow_redirects=False,
-            trust_env=urlsplit(self.endpoint.url).hostname not in LOOPBACK,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=self.endpoint.concurrency),
-        )
+        self._tls = httpx.create_ssl_context()  # once, it reads all certificates
+        self._http = self._new_line()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._http is not None:
-            await self._http.aclose()
+            for line in (self._http, *self._lines):
+                await line.aclose()
             self._http = None
+            self._lines.clear()
+
+    def _new_line(self) -> "httpx.AsyncClient":
+        """A client that will hold one connection. A shared pool looks at every connection for every request, which
+        at 64 of them costs more than the request."""
+        import httpx
+
+        # Redirects are not followed: the key would travel to wherever they point.
+        return httpx.AsyncClient(
+            headers=self._key.headers(),
+            timeout=None,
+            follow_redirects=False,
+            verify=self._tls,
+            trust_env=urlsplit(self.endpoint.url).hostname not in LOOPBACK,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=1),
+        )
 
     async def chat(
         self,
@@ -363,12 +379,16 @@ class ChatClient:
         # Escaped, so that half of a surrogate pair cannot break the request.
         data = json.dumps(body).encode("ascii")
         headers = {"Content-Type": "application/json"}
-        async with self._http.stream("POST", self.endpoint.address(), content=data, headers=headers) as response:
-            async for part in response.aiter_bytes():
-                content += part
-                if len(content) > MAX_REPLY_BYTES:
-                    return response.status_code, response.headers, None
-        return response.status_code, response.headers, bytes(content)
+        line = self._lines.pop() if self._lines else self._new_line()
+        try:
+            async with line.stream("POST", self.endpoint.address(), content=data, headers=headers) as response:
+                async for part in response.aiter_bytes():
+                    content += part
+                    if len(content) > MAX_REPLY_BYTES:
+                        return response.status_code, response.headers, None
+            return response.status_code, response.headers, bytes(content)
+        finally:
+            self._lines.append(line)
 
     def _refused(self, status: int, headers: Mapping[str, str], content: bytes) -> _Trouble:
         """The trouble that a status other than 200 tells of."""

@@ -233,6 +233,11 @@ def read_transcripts(path: str | Path, language: Language, cards: Sequence[RoleC
     return dialogues
 
 
+def transcript_lines(dialogue: Dialogue) -> list[str]:
+    """A dialogue's turns as the lines of an official transcript, each behind its speaker's label."""
+    return [f"{PREFIXES[turn.speaker]}{turn.text}" for turn in dialogue.turns]
+
+
 def write_transcripts(path: str | Path, dialogues: Sequence[Dialogue]) -> None:
     """Writes an official transcript file, atomically.
 
@@ -246,10 +251,7 @@ def write_transcripts(path: str | Path, dialogues: Sequence[Dialogue]) -> None:
         raise UserError(f"{path}: two dialogues have the same official key; write one official file a run")
     _dump(
         path,
-        {
-            key: [f"{PREFIXES[turn.speaker]}{turn.text}" for turn in dialogue.turns]
-            for key, dialogue in zip(keys, dialogues, strict=True)
-        },
+        {key: transcript_lines(dialogue) for key, dialogue in zip(keys, dialogues, strict=True)},
     )
 
 

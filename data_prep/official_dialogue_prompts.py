@@ -60,8 +60,10 @@ def _language_branches(tree: ast.Module, path: Path) -> dict[str, list[ast.stmt]
         if not isinstance(node, ast.If) or not all(map(_sets_prompt, (node.body, node.orelse))):
             continue
         named = [part.value for part in ast.walk(node.test) if isinstance(part, ast.Constant)]
-        if named in (["zh"], ["en"]):
-            return {named[0]: node.body, "en" if named[0] == "zh" else "zh": node.orelse}
+        if named == ["zh"]:
+            return {"zh": node.body, "en": node.orelse}
+        if named == ["en"]:
+            return {"en": node.body, "zh": node.orelse}
         raise UserError(f"{path}:{node.lineno}: the language is chosen in a way that is not known here")
     raise UserError(f"{path}: does not choose a prompt by language; name the official repository's {SCRIPT}")
 
@@ -112,8 +114,9 @@ def _one_message(branch: list[ast.stmt] | list[ast.Module], role: str, path: Pat
             for key, value in zip(node.keys, node.values, strict=True)
             if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
         }
-        if values.get("role") == role and isinstance(values.get("content"), str):
-            found.setdefault(values["content"], node.lineno)
+        content = values.get("content")
+        if values.get("role") == role and isinstance(content, str):
+            found.setdefault(content, node.lineno)
     if len(found) != 1:
         where = f"{path}:{list(found.values())[1]}" if found else str(path)
         raise UserError(f"{where}: expected one text for the {role} message, found {len(found)}")

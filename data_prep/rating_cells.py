@@ -77,6 +77,8 @@ class Cell:
     """What the rater wrote beside it; becomes part of the reason when the value is missing."""
     reason: Any = None
     """Why the value is missing, where the file has a place for that."""
+    shown: str | None = None
+    """The dialogue's text as it stands in the row, where there is a column for it."""
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field, ValidationError, model_validator
 
 from data_prep.errors import UserError
+from data_prep.normalising import normalised
 from data_prep.records import Dialogue, Record, describe_invalid, parse_json, read_text, write_text
 from data_prep.rubric import Rubric
 
@@ -28,12 +29,19 @@ class RatingKey(Record):
     """item -> dialogue id."""
     raters: dict[str, tuple[str, ...]]
     """rater -> items, in the rater's order."""
+    texts: dict[str, str] = Field(default_factory=dict)
+    """item -> mark of the dialogue's text in the sheets (`text_mark`); empty in keys of older versions."""
 
     @model_validator(mode="after")
     def _items_known(self) -> "RatingKey":
         if any(item not in self.items for items in self.raters.values() for item in items):
             raise ValueError("raters name an item that is not among the items")
         return self
+
+
+def text_mark(text: str) -> str:
+    """What tells two texts apart however a spreadsheet treats white space and quotation marks."""
+    return hashlib.sha256(normalised(text).encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 class RatingPlan(Record):

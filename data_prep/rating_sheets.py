@@ -7,13 +7,13 @@ Text in a sheet is text: nothing in it is ever a formula.
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from data_prep.errors import UserError
 from data_prep.rating_cells import Place
-from data_prep.rating_keys import RatingKey, write_json_record
+from data_prep.rating_keys import RatingKey, text_mark, write_json_record
 from data_prep.rating_tables import FORMULA_STARTS, INSTRUCTION_SHEETS, read_header
 from data_prep.records import Dialogue, Language, write_text
 from data_prep.rubric import Dimension, Rubric
@@ -127,6 +127,13 @@ def sheet_rows(rater: str, key: RatingKey, dialogues: Mapping[str, Dialogue]) ->
         text = printable(dialogue_text(dialogues[key.items[item]]))
         rows.append((item, [text[i : i + CELL_LIMIT] for i in range(0, len(text), CELL_LIMIT)]))
     return rows
+
+
+def with_texts(key: RatingKey, dialogues: Iterable[Dialogue]) -> RatingKey:
+    """The key with a mark of every dialogue's text, so that a row whose text is another's is found on import."""
+    known = {dialogue.id: dialogue for dialogue in dialogues}
+    marks = {item: text_mark(printable(dialogue_text(known[name]))) for item, name in key.items.items()}
+    return key.model_copy(update={"texts": marks})
 
 
 def as_csv_text(text: str) -> str:

@@ -32,7 +32,8 @@ HEADINGS = {
     "reason": ("reason", "原因"),
 }
 # Columns that stand in sheets for people to read.
-READ_BY_PEOPLE = ("dialogue", "对话", "language", "语言")
+SHOWN = ("dialogue", "对话")
+READ_BY_PEOPLE = (*SHOWN, "language", "语言")
 SCALE_IN_BRACKETS = re.compile(r"\s*[(（]\s*-?\d+\s*(-|–|—|~|to|至|到)\s*-?\d+\s*[)）]\s*$")
 CONTINUED = re.compile(r"\s+\d+$")
 LARGEST_XLSX = 400_000_000
@@ -47,6 +48,8 @@ class Columns:
 
     fields: dict[str, int] = field(default_factory=dict)
     dimensions: dict[str, int] = field(default_factory=dict)
+    shown: list[int] = field(default_factory=list)
+    """Columns of the dialogue's text, which takes several where it is long."""
 
     @property
     def is_long(self) -> bool:
@@ -85,6 +88,8 @@ def read_header(
     for index, heading in enumerate(header):
         name = bare("" if heading is None else heading)
         if not name or name in ignored or CONTINUED.sub("", name) in READ_BY_PEOPLE:
+            if CONTINUED.sub("", name) in SHOWN:
+                columns.shown.append(index)
             continue
         if name in dimensions:
             found, known = columns.dimensions, dimensions[name]
@@ -177,6 +182,7 @@ def row_cells(values: Sequence[Any], columns: Columns, place: Callable[[int | No
         "item": fields.get("item"),
         "rubric": fields.get("rubric"),
         "note": fields.get("note"),
+        "shown": "".join(str(value_of(index) or "") for index in columns.shown) if columns.shown else None,
     }
     if columns.is_long:
         dimension = str(fields["dimension"] or "").strip()

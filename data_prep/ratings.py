@@ -15,7 +15,7 @@ from pathlib import Path
 
 from data_prep.errors import UserError
 from data_prep.rating_cells import LEFT_EMPTY, Cell, Fault, Place, did_you_mean, identifier, like_id, read_level, short
-from data_prep.rating_keys import RatingKey
+from data_prep.rating_keys import RatingKey, text_mark
 from data_prep.records import Rating, parse_json, read_text, sha256_of
 from data_prep.rubric import Rubric, known_rubrics, load_rubric
 
@@ -73,11 +73,16 @@ class CellChecker:
     def read(self, path: Path, found: Iterable[Cell | Fault]) -> None:
         """Checks what a reader finds in one file. A fault that all of it has alike is told once, at the file."""
         told, kept = len(self.faults), len(self.kept)
+        dimensions: set[str] = set()
         for cell in found:
             if isinstance(cell, Fault):
                 self.faults.append(cell)
             else:
+                dimensions.add(cell.dimension)
                 self.check(cell)
+        lacking = [name for name in self.rubric.names() if name not in dimensions]
+        if self.key is not None and dimensions and lacking:
+            self.fault(Place(str(path)), f"has no column for {', '.join(lacking)}, which the export had; bring it back")
         mine = self.faults[told:]
         alike = {fault.about for fault in mine}
         if len(mine) > 1 and len(alike) == 1 and None not in alike and len(self.kept) == kept:
@@ -138,6 +143,14 @@ class CellChecker:
                 self.row_fault(cell.place, told, "--key")
                 return None
             named = self.key.items[item]
+            mark = self.key.texts.get(item)
+            if mark and cell.shown and cell.shown.strip() and text_mark(cell.shown) != mark:
+                told = (
+                    f"the text is not that of item {short(item)}; were some columns sorted without the others, or the "
+                    "text edited? the row is not read"
+                )
+                self.row_fault(cell.place, told)
+                return None
         if not named:
             self.row_fault(cell.place, "no dialogue id (or item) in this row")
             return None

@@ -1,21 +1,42 @@
 """`esckit score` and `esckit report`: judgments of a run's dialogues, and what they say of the supporters."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from data_prep.errors import UserError
 from eval.progress import progress_bar
 
 if TYPE_CHECKING:
+    from eval.judge import Judge
     from eval.report import Report
+    from eval.runs import Transcript
 
 
 def score(
     run: Annotated[Path, typer.Argument(help="Run folder of `esckit simulate`.")],
-    scorer: Annotated[str, typer.Option(help="Folder of a trained scorer.")],
+    scorer: Annotated[str | None, typer.Option(help="Folder of a trained scorer.")] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="In place of it a chat model that is asked for the number: hf:PATH."),
+    ] = None,
+    adapters: Annotated[
+        str | None,
+        typer.Option(help="With --judge: folder of one LoRA adapter a dimension and language, as empathy_en."),
+    ] = None,
+    official: Annotated[
+        str | None, typer.Option(help="With --judge: a clone of the official repository, to ask in its words.")
+    ] = None,
+    reading: Annotated[
+        str, typer.Option(help="With --judge: labels (their probabilities), or generate (and read the reply strictly).")
+    ] = "labels",
+    min_mass: Annotated[
+        float, typer.Option(min=0, max=1, help="With --judge: no score where all labels have less probability.")
+    ] = 0.5,
     rubric: Annotated[
         str | None,
         typer.Option(help="Rubric to judge by, for a scorer of several: a name, or a .yaml file as trained."),
@@ -26,18 +47,30 @@ def score(
     """Judge every dialogue of a run on every dimension. Stop it at any time; the same command goes on.
 
     Example: esckit score runs/first --scorer runs/quickstart/esc_rank
+
+    Example: esckit score runs/first --judge hf:esc-rank/base --adapters esc-rank --official ESC-Eval
     """
-    from eval.judge import load_judge, score_run
+    from eval.judge import score_run
     from eval.runs import append_to_run
 
+    asked: dict[str, Any] = {
+        "adapters": adapters,
+        "official": official,
+        "reading": reading,
+        "min_mass": min_mass,
+    }
+    if (scorer is None) == (judge is None):
+        raise UserError("give --scorer FOLDER (a trained scorer), or --judge MODEL (a chat model that is asked)")
+    if scorer is not None and asked != {"adapters": None, "official": None, "reading": "labels", "min_mass": 0.5}:
+        raise UserError("--adapters, --official, --reading and --min-mass say how a --judge is asked; leave them out")
     console = Console(stderr=True, markup=False, highlight=False)
     with append_to_run(run) as opened:
-        judge = load_judge(scorer, rubric)
+        loaded = _load(opened.transcripts(), scorer, judge, rubric, asked)
         for note in opened.notes:
             console.print(note)
         with progress_bar("dialogues", len(opened.transcripts()), console) as advance:
-            summary = score_run(opened, judge, batch_size, advance)
-        shortened = judge.shortened(opened.transcripts())
+            summary = score_run(opened, loaded, batch_size, advance)
+        shortened = loaded.shortened(opened.transcripts())
     missing = sum(summary.missing.values())
     if as_json:
         found = {
@@ -61,6 +94,23 @@ def score(
             typer.echo(f"  {count}: {reason}")
     if missing:
         raise typer.Exit(1)
+
+
+def _load(
+    transcripts: Sequence["Transcript"],
+    scorer: str | None,
+    judge: str | None,
+    rubric: str | None,
+    asked: dict[str, Any],
+) -> "Judge":
+    if scorer is not None:
+        from eval.judge import load_judge
+
+        return load_judge(scorer, rubric)
+    from eval.generative_scorer import load_generative_judge
+
+    languages = {transcript.card.language for transcript in transcripts}
+    return load_generative_judge(str(judge), languages, rubric or "esc_eval", **asked)
 
 
 def report(

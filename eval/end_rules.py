@@ -14,7 +14,8 @@ from eval.run_records import EndReason, TranscriptTurn
 SENTENCE_END = re.compile(r"[.!?;\n。！？；…~～]+")
 # `take care of my son` is no leave, nor is what somebody was or was not told.
 NO_LEAVE = re.compile(
-    r"\btake care of\b|\b(?:say|says|said|saying|to) (?:a |my |our )?(?:good ?bye|bye|good ?night)|[说讲道](?:声|了|过|句)?(?:再见|拜拜|晚安)",
+    r"\btake care of\b|\b(?:say|says|said|saying|to) (?:a |my |our )?(?:good ?bye|bye|good ?night)"
+    r"|[说讲道](?:声|了|过|句)?(?:再见|拜拜|晚安)",
     re.IGNORECASE,
 )
 WORDS = re.compile(r"[A-Za-z']+|[\u4e00-\u9fff]")

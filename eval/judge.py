@@ -7,7 +7,7 @@ judgment (weights, rubric) is in the scorer's label, so judgments of two scorers
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Protocol
@@ -28,8 +28,17 @@ class Judge(Protocol):
         """All that changes its judgments, with at least `name`; no paths, no time. Stored in the run folder."""
         ...
 
-    def judge(self, transcripts: Sequence[Transcript], batch_size: int) -> Iterator[list[Judgment]]:
-        """One list of judgments a batch, every dimension of every transcript once, under `scorer_label(self)`."""
+    def shortened(self, transcripts: Sequence[Transcript]) -> int:
+        """How many of the dialogues are not read whole."""
+        ...
+
+    def judge(
+        self, transcripts: Sequence[Transcript], batch_size: int, have: Collection[tuple[str, str]] = ()
+    ) -> Iterator[list[Judgment]]:
+        """A list of judgments a batch, every dimension of every transcript once, under `scorer_label(self)`.
+
+        A list may hold some of the dimensions only. `have` are (dialogue key, dimension) that are not needed again.
+        """
         ...
 
 
@@ -95,7 +104,9 @@ class ScorerJudge:
     def identity(self) -> dict[str, Any]:
         return dict(self.scorer.identity())
 
-    def judge(self, transcripts: Sequence[Transcript], batch_size: int) -> Iterator[list[Judgment]]:
+    def judge(
+        self, transcripts: Sequence[Transcript], batch_size: int, have: Collection[tuple[str, str]] = ()
+    ) -> Iterator[list[Judgment]]:
         label = scorer_label(self)
         # Longest first: batches are of like lengths, what does not fit into memory fails at once, and the time left
         # is never estimated too low.
@@ -137,36 +148,36 @@ class ScoringSummary:
 
 
 def score_run(
-    run: RunWriter, judge: Judge, batch_size: int = 16, progress: Callable[[int], None] | None = None
+    run: RunWriter, judge: Judge, batch_size: int = 16, progress: Callable[[float], None] | None = None
 ) -> ScoringSummary:
     """Scores every dialogue of a run that this scorer has not yet judged; appends after every batch.
 
-    `progress` is called with the number of dialogues of each batch, the already judged ones first. Raises UserError
-    when the run holds no dialogue.
+    `progress` is called with the number of dialogues of each batch, the already judged ones first; a batch that was
+    judged on some dimensions counts by their share. Raises UserError when the run holds no dialogue.
     """
     transcripts = run.transcripts()
     if not transcripts:
         raise UserError(f"{run.folder}: holds no dialogue to score; finish `esckit simulate` first")
     label = scorer_label(judge)
     run.add_scorer(label, {"identity": judge.identity(), "rubric": judge.rubric.model_dump(mode="json")})
-    # A batch is appended with one write, so a dialogue has all its dimensions or none, save in files made by hand.
     have = {(judgment.dialogue_key, judgment.dimension) for judgment in run.judgments() if judgment.scorer == label}
     names = judge.rubric.names()
     open_ones = [one for one in transcripts if any((one.key, name) not in have for name in names)]
     summary = ScoringSummary(label, len(transcripts), already=len(transcripts) - len(open_ones))
 
     def keep(judgments: list[Judgment]) -> None:
-        run.add_judgments([one for one in judgments if (one.dialogue_key, one.dimension) not in have])
+        new = [one for one in judgments if (one.dialogue_key, one.dimension) not in have]
+        run.add_judgments(new)
         if progress:
-            progress(len({judgment.dialogue_key for judgment in judgments}))
+            progress(len(new) / len(names))
 
-    if progress and summary.already:
-        progress(summary.already)
+    if progress and have:
+        progress(len(have) / len(names))
     unfinished = [one for one in open_ones if one.end_reason.is_fault]
     if unfinished:
         keep([missing for one in unfinished for missing in _unscored(one, label, judge.rubric)])
     finished = [one for one in open_ones if not one.end_reason.is_fault]
-    for judgments in judge.judge(finished, batch_size):
+    for judgments in judge.judge(finished, batch_size, have):
         keep(judgments)
     summary.scored = len(finished)
     reasons: dict[str, str] = {}

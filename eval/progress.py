@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 @contextmanager
-def progress_bar(what: str, total: int, console: Console | None = None) -> Iterator[Callable[[int], None]]:
+def progress_bar(what: str, total: int, console: Console | None = None) -> Iterator[Callable[[float], None]]:
     """Gives a function that moves the bar by a number of `what`; drawn on standard error, gone when done."""
     columns = (
         TextColumn("{task.description}", markup=False),

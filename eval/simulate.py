@@ -58,8 +58,8 @@ class SimulationSettings(Record):
 
     def describe(self) -> dict[str, Any]:
         """For the manifest: each prompt with its version and hash, and the end rules with theirs."""
-        prompts = {name: self.prompt(name).reference() for name in _PROMPTS}
-        rules = {"end_rules": rules_sha()} if self.end == "natural" else {}
+        prompts: dict[str, Any] = {name: self.prompt(name).reference() for name in _PROMPTS}
+        rules: dict[str, Any] = {"end_rules": rules_sha()} if self.end == "natural" else {}
         return {**self.model_dump(mode="json", exclude={"shard", *_PROMPTS}), **prompts, **rules}
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from data_prep.errors import UserError
 from data_prep.records import parse_json, read_text, write_text
+from train.internlm2_chat import CODE, keep_chat_system
 
 SHARD_BYTES = 4 * 2**30
 ATTENTION = "attention.wqkv"
@@ -76,6 +77,10 @@ def convert_base(base: str | Path, out: str | Path, tell: Callable[[str], None] 
     convert_tokenizer(source).save_pretrained(target)
     if (source / "generation_config.json").is_file():
         write_text(target / "generation_config.json", read_text(source / "generation_config.json"))
+    if not keep_chat_system(source, target):
+        tell(
+            f"note: {source} has no {CODE}; the system text that its chat method adds is not known, see docs/scorer.md"
+        )
     tell(f"{source}: {len(seen)} tensors in the Llama layout saved in {target}")
 
 
@@ -241,7 +246,7 @@ def _name_shards(target: Path, files: list[list[str]]) -> None:
     if total == 1:
         (target / "part-0.safetensors").rename(target / "model.safetensors")
         return
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number, names in enumerate(files):
         name = f"model-{number + 1:05d}-of-{total:05d}.safetensors"
         (target / f"part-{number}.safetensors").rename(target / name)
@@ -380,7 +385,7 @@ def _from_sentencepiece(model: Path, specials: list[tuple[int, dict[str, Any]]])
     proto = extractor.proto
     if proto.trainer_spec.model_type != 2:
         raise UserError(f"{model}: is no BPE model, as InternLM2's is")
-    extracted = extractor.extract(models.BPE)
+    extracted: Any = extractor.extract(models.BPE)  # a dict, whatever its annotation says
     vocabulary, merges = extracted["vocab"], extracted["merges"]
     tokenizer = Tokenizer(
         models.BPE(

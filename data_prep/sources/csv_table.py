@@ -64,6 +64,10 @@ def _positions(table: Table, options: Options) -> dict[str, int]:
             found[name] = table.column(name)
         elif name not in optional:
             raise UserError(f"{table.path}:1: which column holds the {name}? give --column {name}=NAME")
+    for name, position in found.items():
+        same = [other for other, place in found.items() if place == position and other != name]
+        if same:
+            raise UserError(f"--column: {name} and {same[0]} are both read from column {table.header[position]!r}")
     return found
 
 
@@ -126,6 +130,9 @@ def stream(path: Path, options: Options, conversion: Conversion) -> Iterator[Mad
     """
     table = read_table(path)
     columns = _positions(table, options)
+    for position, name in enumerate(table.header):
+        if position not in columns.values():
+            conversion.noted[f"column {name!r} not read"] += 1
     if "seeker" in columns and options.seeker is not None:
         raise UserError("--seeker: the columns of a pair already say who speaks; leave it out")
     assert options.language is not None  # Source.records asks for it

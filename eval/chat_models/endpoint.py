@@ -103,7 +103,8 @@ class EndpointChatModel:
         too_long = self._too_long(request, sampling)
         if too_long:
             return Reply("", failure="context_full", detail=too_long)
-        outcome = await client.chat([{**message} for message in request.messages], self._asked(request, sampling))
+        messages = [{"role": message["role"], "content": message["content"]} for message in request.messages]
+        outcome = await client.chat(messages, self._asked(request, sampling))
         seconds = time.perf_counter() - started
         if isinstance(outcome, Failure):
             return _failed(outcome, seconds)

@@ -14,7 +14,7 @@ import inspect
 import random
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,6 +90,10 @@ class LocalChatModel:
             "device": parameter.device.type,
             "context_length": self.context_length,
         }
+
+    def weights(self) -> AbstractContextManager[Any]:
+        """The loaded model with this chat model's adapter and no other, for who reads logits."""
+        return self._weights.using(self._adapter)
 
     def forget(self) -> None:
         self._held.clear()

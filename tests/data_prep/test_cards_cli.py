@@ -134,10 +134,10 @@ def test_an_incomplete_run_exits_with_1_and_goes_on(folder):
 def test_without_access_nothing_is_written(folder, command, status):
     source = SAMPLES / ("dialogues.jsonl" if command == "extract" else "cards.jsonl")
     with OpenAIServer(card_replies, fault_when=lambda body: Fault(401)) as server:
-        pass
-    if status:
-        server.__enter__()
-    result = call(command, source, "--out", "out.jsonl", *to(server), "--attempts", 1)
+        if status:
+            result = call(command, source, "--out", "out.jsonl", *to(server), "--attempts", 1)
+    if not status:  # the server has ended
+        result = call(command, source, "--out", "out.jsonl", *to(server), "--attempts", 1)
     assert result.exit_code == 1, result.exception
     assert ("OPENAI_API_KEY" if status else "nobody answers at 127.0.0.1") in result.output
     assert KEY not in result.output

@@ -79,6 +79,29 @@ def test_faults_are_listed_and_the_exit_code_is_1(tmp_path: Path) -> None:
     assert [(fault["row"], fault["column"]) for fault in report["faults"]] == [(3, "empathy"), (4, None)]
 
 
+def test_a_sheet_whose_columns_were_sorted_apart_is_told_row_by_row(tmp_path: Path) -> None:
+    """Scores beside another dialogue's text would be given to the wrong one in silence."""
+    from openpyxl import load_workbook
+
+    run("export", DIALOGUES, "--raters", "ann,bob", "--out", str(tmp_path / "out"))
+    sheet = tmp_path / "out" / "sheets" / "ann.xlsx"
+    FILL["xlsx"](sheet)
+    workbook = load_workbook(sheet)
+    cells = [workbook.worksheets[0].cell(row, 3) for row in range(2, 6)]
+    texts = [cell.value for cell in cells]
+    for cell, text in zip(cells, [texts[1], texts[0], *texts[2:]], strict=True):
+        cell.value = f" {text}\n"  # white space is no other text
+    workbook.worksheets[0].delete_cols(4)  # the first dimension
+    workbook.save(sheet)
+    key, ratings = str(tmp_path / "out" / "key.json"), tmp_path / "ratings.jsonl"
+    report = run_json("import", str(sheet), "--key", key, "--out", str(ratings), code=1)
+    told = [(fault["row"], fault["message"]) for fault in report["faults"]]
+    assert [row for row, _ in told] == [2, 3, None]
+    assert all("the text is not that of item" in message for _, message in told[:2])
+    assert told[2][1] == "has no column for fluency, which the export had; bring it back"
+    assert report["dialogues"] == 42  # of the 44 that each rater had
+
+
 def test_unfilled_sheets_write_nothing(tmp_path: Path) -> None:
     run("export", DIALOGUES, "--raters", "1", "--per-item", "1", "--format", "csv", "--out", str(tmp_path / "out"))
     sheet, key, out = tmp_path / "out" / "sheets" / "rater-1.csv", tmp_path / "out" / "key.json", tmp_path / "r.jsonl"

@@ -99,6 +99,13 @@ def test_an_open_quote_is_told_with_its_line(tmp_path):
     assert not conversion.dialogues
 
 
+def test_columns_that_are_not_read_are_counted_and_none_is_read_twice(tmp_path):
+    conversion = read(tmp_path, TURNS, {name: NAMED[name] for name in ("id", "speaker", "text")})
+    assert conversion.noted == {"column 'plan' not read": 1}
+    assert read(tmp_path, TURNS, NAMED).noted == {}
+    assert "speaker and text are both read from column 'who'" in fails(tmp_path, TURNS, {**NAMED, "text": "who"})
+
+
 def test_wrong_names(tmp_path):
     assert "has no column 'sayd' among its 4; did you mean 'said'?" in fails(tmp_path, TURNS, {**NAMED, "text": "sayd"})
     assert "unknown field 'txt'; did you mean 'text'?" in fails(tmp_path, TURNS, {"txt": "said"})

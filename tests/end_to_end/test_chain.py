@@ -285,7 +285,7 @@ def test_evaluate_both_kinds(quickstart, tiny_model, tmp_path):
     )
     assert both == found  # several files of ratings are one set
     assert found["without_rating"] == 0
-    assert [row["dimension"] for row in found["dimensions"]][:2] == ["fluency", "expression"]
+    assert list(dict.fromkeys(row["dimension"] for row in found["dimensions"]))[:2] == ["fluency", "expression"]
     assert all(row["predictors"]["constant"]["figures"]["kappa"]["mean"] in (0.0, None) for row in found["dimensions"])
 
 

@@ -26,6 +26,7 @@ from tests.eval.test_simulate import MAIN, card, some_cards, without_time
 from tests.openai_server import CUT, HTML, Fault, OpenAIServer, completion, rate_limited, talk
 
 SETTINGS = SimulationSettings(rounds=3, samples=2, batch_size=4, seed=3)
+KILLS = int(os.environ.get("ESCKIT_TEST_KILLS", "2"))  # 20 by hand now and then
 app = typer.Typer()
 app.command()(command)
 
@@ -74,7 +75,7 @@ def test_what_is_on_its_way_is_bounded_and_done_keys_are_left_out(servers):
         (Fault(500), "error"),
         (CUT, "error"),
         (Fault(200, completion("")), "empty"),
-        (Fault(200, completion("late"), delay=1), "timeout"),
+        (Fault(200, completion("late"), delay=3), "timeout"),
     ],
 )
 @pytest.mark.parametrize("side", ["seeker", "supporter"])
@@ -84,7 +85,7 @@ def test_a_fault_ends_its_own_dialogue_alone(servers, fault, reason, side):
     cards = [card("well", "fine"), card("ill", "sick")]
     if side == "supporter":  # which sees no card: its second turn fails in every dialogue
         broken.fault_when = lambda body: fault if len(body["messages"]) > 4 else None
-    made = one_by_one(cards, *(model_of(server, attempts=1, timeout=0.3) for server in servers))
+    made = one_by_one(cards, *(model_of(server, attempts=1, timeout=1) for server in servers))
     ends = {transcript.key: transcript.end_reason.value for transcript in made}
     hurt = f"{side}_{reason}"
     assert ends["ill#0"] == ends["ill#1"] == hurt
@@ -94,7 +95,7 @@ def test_a_fault_ends_its_own_dialogue_alone(servers, fault, reason, side):
 
 
 def test_a_server_that_dies_ends_what_was_under_way_and_begins_nothing_more(servers):
-    seeker, supporter = servers
+    _, supporter = servers
     models = [model_of(server, attempts=1, concurrency=2) for server in servers]
     made = []
 
@@ -150,13 +151,13 @@ def test_killed_at_random_moments_and_gone_on_with_gives_the_same_records(folder
     draws, file = random.Random(0), folder / "run" / "dialogues.jsonl"
     parts = arguments(folder, *names, "--out", folder / "run", *["--supporter-set", "concurrency=2"])
     limit = time.monotonic() + 120
-    for kill in range(3):
+    for _ in range(KILLS):
         done = file.read_bytes().count(b"\n") if file.exists() else 0
         process = subprocess.Popen(
             [sys.executable, "-c", MAIN, *parts], cwd=Path(__file__).parents[2],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
-        while not (file.exists() and file.read_bytes().count(b"\n") >= done + 3 + kill):
+        while not (file.exists() and file.read_bytes().count(b"\n") >= done + 1):
             assert process.poll() is None
             assert time.monotonic() < limit
             time.sleep(0.001)
@@ -171,7 +172,7 @@ def test_killed_at_random_moments_and_gone_on_with_gives_the_same_records(folder
 
 
 def test_options_of_each_side_reach_its_server_and_the_manifest(folder, servers):
-    (folder / "seeker.yaml").write_text("temperature: 0.1\nmax_new_tokens: 30\nstop: ['\\nHelper:']\n")
+    (folder / "seeker.yaml").write_text('temperature: 0.1\nmax_new_tokens: 30\nstop: ["\\nHelper:"]\n')
     names = [f"openai:m@{server.url}" for server in servers]
     more = ["--seeker-config", folder / "seeker.yaml", "--supporter-set", "prompt=supporter_plain", "--limit", 2]
     parts = arguments(folder, *names, "--out", folder / "run", *more)

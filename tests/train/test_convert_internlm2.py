@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from data_prep.errors import UserError
 from train.convert_internlm2 import convert_adapter, convert_base
+from train.internlm2_chat import chat_system
 
 SHAPES = {
     "multi-head": {"num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": False},
@@ -301,3 +302,24 @@ def test_the_command(spm, tmp_path):
     assert (tmp_path / "out" / "a1" / "adapter_model.safetensors").is_file()
     settings = json.loads((tmp_path / "out" / "a2" / "adapter_config.json").read_text(encoding="utf-8"))
     assert settings["base_model_name_or_path"] == str(tmp_path / "out" / "base")
+
+
+CODE = """
+raise SystemExit("never run")
+class InternLM2ForCausalLM:
+    def chat(self, tokenizer, query, history=None, temperature=0.8, meta_instruction: str = "You are a model.\\n"
+             "- 书生 is kind.", **kwargs):
+        pass
+"""
+
+
+def test_the_system_text_of_its_chat_method_is_kept_and_its_code_is_not_run(spm, tmp_path):
+    base, _, _ = write_base(tmp_path / "internlm2", "tied", spm)
+    told = []
+    convert_base(base, tmp_path / "without", told.append)
+    assert chat_system(tmp_path / "without") is None
+    assert any("modeling_internlm2.py" in line for line in told)
+    (base / "modeling_internlm2.py").write_text(CODE, encoding="utf-8")
+    convert_base(base, tmp_path / "with", told.append)
+    assert chat_system(tmp_path / "with") == "You are a model.\n- 书生 is kind."
+    assert not list((tmp_path / "with").glob("*.py"))

@@ -12,10 +12,10 @@ from tests.train.made import chat_content, dialogue, recipe_of, write_lines
 from train import callbacks
 from train.loss import SummedCrossEntropy, supervised_loss
 from train.models import add_lora, load_options, pick_dtype
-from train.ordinal import OrdinalHeads
+from train.ordinal import KINDS, make_heads
 from train.packing import check_isolation
-from train.recipe import LoraSection, ModelSection
-from train.scorer import pool
+from train.recipe_sections import LoraSection, ModelSection
+from train.scorer_model import pool
 from train.sft import build_trainer
 
 
@@ -96,9 +96,10 @@ def test_mixed_precision_rounds_no_figure_of_the_loss():
     assert [float(value) for value in mixed] == [float(value) for value in plain]
 
 
-def test_mixed_precision_rounds_no_score():
+@pytest.mark.parametrize("kind", KINDS)
+def test_mixed_precision_rounds_no_score(kind):
     torch.manual_seed(0)
-    heads = OrdinalHeads(64, [5, 3])
+    heads = make_heads(kind, 64, [5, 3])
     torch.nn.init.normal_(heads.score.weight)
     vectors = torch.randn(6, 64)
     with torch.autocast("cpu", torch.bfloat16):

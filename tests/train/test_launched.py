@@ -11,18 +11,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from tests.train.made import chat_content, dialogue, write_lines
-from tests.train.made_scorer import scorer_content
-from train.launch import Launch, launch
+from tests.train.made_launched import launched, own_cache, write_recipe  # noqa: F401 - own_cache is a fixture
 from train.output import finished_metrics
-from train.rank import train_scorer
-from train.recipe import ChatRecipe, Recipe, ScorerRecipe, load_recipe
+from train.recipe import ChatRecipe, Recipe, load_recipe
 from train.sft import train_chat
 
 ROOT = Path(__file__).parents[2]
@@ -30,26 +27,11 @@ STEPS = 6
 CLEAN = ("how are you?", "I am sad", "why is that?", "I can not sleep, 最近压力很大")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    """Rows are kept here, not in the home folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ESCKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield
-
-
 @pytest.fixture(scope="module")
 def eight(tmp_path_factory) -> Path:
     """Eight dialogues of different lengths: two steps of four rows an epoch."""
     made = [dialogue(f"d{n}", *CLEAN, *["really", "yes, I am so tired of it"] * (n % 4)) for n in range(8)]
     return write_lines(tmp_path_factory.mktemp("data") / "eight.jsonl", made)
-
-
-def write_recipe(folder: Path, content: dict[str, Any]) -> Path:
-    path = folder / "recipe.yaml"
-    path.write_text(json.dumps(content), encoding="utf-8")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +60,6 @@ def one_process(recipe_file: Path, out: Path, rows: int, accumulation: int) -> C
 def alone(recipe_file, tmp_path_factory) -> ChatRecipe:
     """The same rows a step in one process."""
     return one_process(recipe_file, tmp_path_factory.mktemp("alone") / "out", 2, 2)
-
-
-def launched(recipe_file: Path, out: Path, config: str, resume: bool = False) -> Recipe:
-    """The recipe trained by two processes of a configuration."""
-    recipe = load_recipe(recipe_file, [f"out={out}"])
-    arguments = [str(recipe_file), f"out={out}", *(["--resume"] if resume else [])]
-    assert launch(recipe, Launch(config, 2, cpu=True), arguments) == 0
-    return recipe
 
 
 def adapter_of(out: str | Path) -> dict[str, torch.Tensor]:
@@ -191,46 +165,3 @@ def wait_for(path: Path, running: subprocess.Popen[bytes]) -> None:
         assert running.poll() is None, "ended before it could be stopped"
         time.sleep(0.05)
     raise AssertionError(f"{path} never came")
-
-
-@pytest.fixture(scope="module")
-def scorer_alone(tiny_encoder, tmp_path_factory) -> tuple[Path, ScorerRecipe, dict[str, Any]]:
-    """A scorer with everything that has weights, kept by its best kappa: recipe file, the run of one process."""
-    folder = tmp_path_factory.mktemp("scorer")
-    encoder = shutil.copytree(tiny_encoder, folder / "encoder")
-    config = json.loads((encoder / "config.json").read_text(encoding="utf-8"))
-    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # every process draws its own
-    (encoder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    content = scorer_content(encoder, folder / "out", max_steps=4)
-    content["lora"]["dropout"] = 0
-    content["training"] |= {"per_device_train_batch_size": 2, "load_best_model_at_end": True}
-    # Or Adam makes steps of full size of gradients that are nothing but rounding.
-    content["training"]["adam_epsilon"] = 1e-4
-    content["data"] |= {"split": {"validation": 0.4, "test": 0}, "max_length": 64, "long_dialogues": "windows"}
-    content["data"]["limit"] = 20
-    content["scorer"] = {"rater_effects": True, "class_weights": "root", "calibration": "thresholds"}
-    file = write_recipe(folder, content)
-    recipe = load_recipe(file, [f"out={folder / 'one'}", "training.per_device_train_batch_size=4"])
-    assert isinstance(recipe, ScorerRecipe)
-    return file, recipe, train_scorer(recipe)
-
-
-@pytest.mark.parametrize("config", ["cpu", "zero2", "zero3"])
-def test_a_scorer_of_two_processes_equals_one(config, scorer_alone, tmp_path):
-    file, alone, wanted = scorer_alone
-    found = finished_metrics(launched(file, tmp_path / "two", config))
-    assert found is not None
-    assert found["world_size"] == 2
-    for figure in ("train_loss", "eval_loss"):
-        assert found[figure] == pytest.approx(wanted[figure], abs=1e-5)
-    assert found["best_step"] == wanted["best_step"]
-    for name in ("heads.safetensors", "adapter/adapter_model.safetensors"):
-        weights, others = load_file(tmp_path / "two" / name), load_file(Path(alone.out) / name)
-        assert weights.keys() == others.keys()
-        for key, tensor in weights.items():
-            assert tensor.numel() > 0
-            assert "lora_B" not in key or float(tensor.norm()) > 1e-4
-            torch.testing.assert_close(tensor, others[key], atol=2e-5, rtol=1e-3)
-    severities = [json.loads((out / "raters.json").read_text()) for out in (tmp_path / "two", Path(alone.out))]
-    for rater, severity in severities[1].items():
-        assert severities[0][rater] == pytest.approx(severity, abs=1e-4)

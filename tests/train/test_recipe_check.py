@@ -9,6 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from data_prep.rubric import load_rubric
 from esckit import app
 from tests.train.made import SAMPLES, dialogue, read_lines, write_lines
 from train.best import has_validation
@@ -276,16 +277,23 @@ def _references(value):
 # ---- what is shipped
 
 
-def stub(path: Path, kind: str) -> None:
-    """Made data in the layout that a recipe's file name says."""
+def stub(path: Path, kind: str, rubric: str | None = None) -> None:
+    """Made data in the layout that a recipe's file name says; ratings on the recipe's rubric."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rated = read_lines(SAMPLES / "rated_dialogues.jsonl")[:6]
     if "ratings" in path.name:
         ids = {d["id"] for d in rated}
+        known = load_rubric(rubric or "esc_eval")
         values = [
-            {"dialogue_id": i, "rater": path.stem, "rubric": "esconv_survey", "dimension": d, "value": n % 5 + 1}
+            {
+                "dialogue_id": i,
+                "rater": path.stem,
+                "rubric": known.name,
+                "dimension": d.name,
+                "value": d.levels()[n % len(d.levels())],
+            }
             for n, i in enumerate(sorted(ids))
-            for d in ("empathy", "relevance")
+            for d in known.dimensions
         ]
         write_lines(path, values)
     elif path.name.endswith(".messages.jsonl"):
@@ -318,7 +326,7 @@ def test_every_shipped_recipe_builds_a_trainer(path, tmp_path, monkeypatch, tiny
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes((ROOT / file).read_bytes())
         else:
-            stub(file, kind)
+            stub(file, kind, content.get("rubric"))
     for step in check_recipe(path):
         told = " ".join(step.lines)
         # Not on the machine of a test: the base model, and the GPU that 4-bit loading needs.

@@ -109,6 +109,11 @@ class RunWriter(Run):
         """Appends judgments with one write, flushed to disk before this returns."""
         _append(self.folder / "judgments.jsonl", judgments)
 
+    def note(self, name: str, value: Any) -> None:
+        """Adds to the manifest what changes no number and is no setting: where a merged or imported run comes from."""
+        self.manifest[name] = _as_json({"value": value})["value"]
+        write_text(self.folder / "manifest.json", _pretty(self.manifest))
+
     def add_scorer(self, name: str, settings: dict[str, Any]) -> None:
         """Stores a scorer's settings before its first judgment; raises UserError when that name has others here."""
         known = self.scorers()

@@ -69,7 +69,8 @@ def test_what_is_sent_and_what_comes_back():
 )
 def test_a_fault_is_a_failure_and_never_words(fault, failure, part):
     with OpenAIServer(fault_when=lambda body: fault) as server:
-        [reply] = ask(server, attempts=1, timeout=0.3)
+        # A busy machine is no hang: only the test of a hang is impatient.
+        [reply] = ask(server, attempts=1, timeout=0.3 if failure == "timeout" else 60)
     assert (reply.failure, reply.text, reply.finish) == (failure, "", None)
     assert part in reply.detail
     assert "made to fail" not in reply.detail

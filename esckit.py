@@ -26,6 +26,7 @@ from eval.cli_chat import chat
 from eval.cli_evaluate import evaluate
 from eval.cli_quickstart import quickstart
 from eval.cli_report import report, score
+from eval.cli_runs import app as runs_app
 from eval.cli_simulate import simulate
 from train.cli import after_training, model_app, recipe_app, train
 from train.cli_ablate import ablate
@@ -59,6 +60,7 @@ app.command()(simulate)
 app.command()(audit)
 app.command()(score)
 app.command()(report)
+app.add_typer(runs_app, name="runs")
 
 
 def quiet_libraries() -> None:

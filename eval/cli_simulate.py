@@ -26,24 +26,43 @@ def simulate(
     ],
     supporter: Annotated[str, typer.Option(help="The model under test, named in the same way.")],
     out: Annotated[Path, typer.Option(help="Run folder; one of the same settings is gone on with.")],
-    rounds: Annotated[int, typer.Option(min=1, help="Exchanges a dialogue (ESC-Eval: 5).")] = 5,
+    protocol: Annotated[
+        str, typer.Option(help="recommended (ours), or official: the published loop with the published prompts.")
+    ] = "recommended",
+    official_repo: Annotated[
+        Path | None, typer.Option(help="Your clone of the ESC-Eval repository; its prompts are read for official.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Most exchanges a dialogue; default 5.")] = None,
+    end: Annotated[
+        str | None, typer.Option(help="rounds: always all of them (default); natural: also at a goodbye or a loop.")
+    ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Dialogues a card.")] = 1,
     seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
     batch_size: Annotated[int, typer.Option(min=1, help="Dialogues side by side.")] = 8,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest reply, both sides.")] = 256,
     temperature: Annotated[float, typer.Option(min=0.0, help="Both sides; 0 always takes the likeliest token.")] = 0.7,
     top_p: Annotated[float, typer.Option(help="Both sides; above 0, up to 1.")] = 0.9,
+    shard: Annotated[
+        str, typer.Option(metavar="I/N", help="Only this part of the dialogues; join the parts: esckit runs merge.")
+    ] = "1/1",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N cards.")] = None,
     language: Annotated[str | None, typer.Option(help="Only cards in this language: en or zh.")] = None,
-    supporter_prompt: Annotated[str, typer.Option(help="System prompt: a name or a .yaml file.")] = "supporter",
-    seeker_prompt: Annotated[str, typer.Option(help="Template around the card: a name or a .yaml file.")] = "seeker",
-    greeting: Annotated[str, typer.Option(help="The supporter's fixed opening: a name or a .yaml file.")] = "greeting",
+    supporter_prompt: Annotated[
+        str | None, typer.Option(help="System prompt: a name or a .yaml file; default: supporter.")
+    ] = None,
+    seeker_prompt: Annotated[
+        str | None, typer.Option(help="Template around the card, named likewise; default: seeker.")
+    ] = None,
+    greeting: Annotated[
+        str | None, typer.Option(help="The supporter's fixed opening, named likewise; default: greeting.")
+    ] = None,
     greeting_shown: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--greeting-shown/--greeting-hidden", help="Whether the supporter sees it (the published code: no)."
+            "--greeting-shown/--greeting-hidden",
+            help="Whether the supporter sees it; default: yes. The published code: no.",
         ),
-    ] = True,
+    ] = None,
     supporter_name: Annotated[str | None, typer.Option(help="Label in reports; default: the model's name.")] = None,
     seeker_config: Annotated[Path | None, typer.Option(help="YAML file of the seeker model's own options.")] = None,
     supporter_config: Annotated[
@@ -69,13 +88,16 @@ def simulate(
     from eval.chat_models import kind_of, load_chat_models
     from eval.chat_models.base import Sampling, notes_of
     from eval.chat_models.options import check_fits, read_options
-    from eval.runs import EndReason, open_run
+    from eval.protocols import protocol_settings, write_beside
+    from eval.run_records import Plan, parse_shard
+    from eval.runs import open_run
     from eval.simulate import SimulationSettings
 
     if not 0 < top_p <= 1:
         raise UserError(f"--top-p is {top_p:g}; it must lie above 0 and be at most 1")
     if dtype not in ("auto", "float32", "bfloat16", "float16"):
         raise UserError(f"--dtype is {dtype!r}; known: auto, float32, bfloat16, float16")
+    parse_shard(shard)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p)
     options = [
         read_options(seeker_config, seeker_set or (), "--seeker-set"),
@@ -86,16 +108,22 @@ def simulate(
     if "human" in (kind_of(seeker), kind_of(supporter)):
         batch_size = 1  # a person has one conversation at a time
     settings = SimulationSettings(
-        rounds=rounds,
         samples=samples,
         seed=seed,
         batch_size=batch_size,
         seeker_sampling=options[0].sampling(sampling),
         supporter_sampling=options[1].sampling(sampling),
-        greeting=greeting,
-        seeker_prompt=options[0].prompt or seeker_prompt,
-        supporter_prompt=options[1].prompt or supporter_prompt,
-        greeting_shown_to_supporter=greeting_shown,
+        shard=shard,
+        **protocol_settings(
+            protocol,
+            official_repo,
+            rounds=rounds,
+            end=end,
+            greeting=greeting,
+            seeker_prompt=options[0].prompt or seeker_prompt,
+            supporter_prompt=options[1].prompt or supporter_prompt,
+            greeting_shown_to_supporter=greeting_shown,
+        ),
     )
     chosen = read_cards(cards, language, limit)
     described = settings.describe()  # an unknown prompt is told before a model is loaded
@@ -109,15 +137,17 @@ def simulate(
         "seeker": {"label": labels[0], "model": models[0].describe()},
         "supporter": {"label": labels[1], "model": models[1].describe()},
     }
-    with open_run(out, manifest) as run:
+    plan = Plan(cards=tuple(card.id for card in chosen), samples=samples, shard=shard)
+    with open_run(out, manifest, plan) as run:
         _simulate_into(run, chosen, models, labels, settings)
         transcripts = run.transcripts()
-    summary = summarise(out, transcripts, models)
+        beside = write_beside(run) if protocol == "official" else []
+    summary = {**summarise(out, transcripts, models), "budgets": _budgets(settings), "written": beside}
     if as_json:
         typer.echo(json.dumps(summary, ensure_ascii=False, indent=2))
     else:
         _show(summary)
-    if any(transcript.end_reason is not EndReason.rounds for transcript in transcripts):
+    if any(transcript.end_reason.is_fault for transcript in transcripts):
         raise typer.Exit(1)
 
 
@@ -146,6 +176,12 @@ def read_cards(path: Path, language: str | None, limit: int | None) -> list[Role
     found = [card for card in found if language in (None, card.language)]
     if not found:
         raise UserError(f"{path}: holds no card in language {language!r}; leave --language out")
+    empty = [card.id for card in found[:limit] if not (card.problem or "").strip()]
+    if empty:
+        more = f" ({len(empty)} cards in all)" if len(empty) > 1 else ""
+        raise UserError(
+            f"{path}: card {empty[0]!r} has no problem{more}; a seeker cannot play it, so write one or remove it"
+        )
     return found[:limit]
 
 
@@ -157,7 +193,7 @@ def _simulate_into(
     settings: "SimulationSettings",
 ) -> None:
     from eval.chat_models.base import answers_one_by_one, refuse_if_down
-    from eval.simulate import dialogue_key
+    from eval.simulate import dialogue_key, plan_batches
     from eval.simulate import simulate as simulate_batches
     from eval.simulate_async import simulate_one_by_one
 
@@ -165,7 +201,8 @@ def _simulate_into(
     done = {transcript.key for transcript in run.transcripts()}
     for note in run.notes:
         console.print(note)
-    left = [card for card in cards for sample in range(settings.samples) if dialogue_key(card, sample) not in done]
+    pairs = [pair for [pair] in plan_batches(cards, settings.samples, 1, settings.shard)]
+    left = [pair for pair in pairs if dialogue_key(*pair) not in done]
     if done:
         console.print(f"{run.folder}: {len(done)} dialogues are done, {len(left)} are left")
     if not left:
@@ -197,7 +234,17 @@ def summarise(out: Path, transcripts: Sequence["Transcript"], models: Sequence["
             "tokens_generated": sum(stat.generated for stat in stats),
             "prompt_tokens_read": sum(stat.prompt_read for stat in stats),
             "prompt_tokens_reused": sum(stat.prompt_reused for stat in stats),
+            "turns_read_again": sum(stat.reread for stat in stats),
+            "batches_halved": sum(stat.halved for stat in stats),
         },
+    }
+
+
+def _budgets(settings: "SimulationSettings") -> dict[str, int]:
+    """The most tokens of a reply, by side: unequal ones make a comparison of lengths meaningless."""
+    return {
+        "seeker": settings.seeker_sampling.max_new_tokens,
+        "supporter": settings.supporter_sampling.max_new_tokens,
     }
 
 
@@ -209,7 +256,14 @@ def _show(summary: dict[str, Any]) -> None:
         f"{summary['utterances']} utterances, {summary['tokens_generated']} tokens generated, "
         f"{summary['cut_by_budget']} cut by --max-new-tokens"
     )
+    budgets = summary["budgets"]
+    equal = "equal" if budgets["seeker"] == budgets["supporter"] else "NOT equal"
+    typer.echo(f"token budgets a reply: seeker {budgets['seeker']}, supporter {budgets['supporter']} ({equal})")
     typer.echo(
         f"this time: {now['tokens_generated']} tokens generated, {now['prompt_tokens_read']} prompt tokens read, "
         f"{now['prompt_tokens_reused']} reused from earlier turns"
+        + (f", {now['turns_read_again']} turns read again" if now["turns_read_again"] else "")
+        + (f", batch halved {now['batches_halved']} times for memory" if now["batches_halved"] else "")
     )
+    for path in summary["written"]:
+        typer.echo(f"written: {path}")

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from data_prep.errors import UserError
 from data_prep.records import Dialogue
 from data_prep.rubric import Rubric
-from eval.runs import EndReason, Judgment, RunWriter, Transcript
+from eval.runs import Judgment, RunWriter, Transcript
 
 
 class Judge(Protocol):
@@ -173,10 +173,10 @@ def score_run(
 
     if progress and have:
         progress(len(have) / len(names))
-    unfinished = [one for one in open_ones if one.end_reason is not EndReason.rounds]
+    unfinished = [one for one in open_ones if one.end_reason.is_fault]
     if unfinished:
         keep([missing for one in unfinished for missing in _unscored(one, label, judge.rubric)])
-    finished = [one for one in open_ones if one.end_reason is EndReason.rounds]
+    finished = [one for one in open_ones if not one.end_reason.is_fault]
     for judgments in judge.judge(finished, batch_size, have):
         keep(judgments)
     summary.scored = len(finished)

@@ -355,5 +355,5 @@ def _warnings(
 
 
 def finished(entry: Entry) -> int:
-    """Number of dialogues that went through all their rounds."""
-    return entry.end_reasons[EndReason.rounds.value]
+    """Number of dialogues that are whole: no side failed."""
+    return sum(count for reason, count in entry.end_reasons.items() if not EndReason(reason).is_fault)

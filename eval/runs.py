@@ -1,6 +1,7 @@
 """The run folder: what was simulated, with which settings, and what scorers said of it. Nothing else writes one.
 
-    RUN/manifest.json      written first: `settings` (all that changes a number) and `environment` (what ran it)
+    RUN/manifest.json      written first: `settings` (all that changes a number), `plan` (which dialogues belong here)
+                           and `environment` (what ran it)
     RUN/dialogues.jsonl    append-only, one Transcript a line
     RUN/judgments.jsonl    append-only, one Judgment a line
     RUN/scorers.json       settings of every scorer whose judgments are in the folder
@@ -8,135 +9,23 @@
 The records on disk are the only truth: what is left to do is computed from their keys.
 """
 
+import errno
 import json
 import os
-import platform
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
-from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ValidationError
 
 from data_prep.errors import UserError
-from data_prep.records import (
-    Dialogue,
-    Record,
-    RoleCard,
-    Speaker,
-    Turn,
-    describe_invalid,
-    dump_line,
-    parse_json,
-    read_text,
-    write_text,
-)
+from data_prep.records import Record, describe_invalid, dump_line, parse_json, read_text, write_text
+from eval.environment import environment
+from eval.run_records import EndReason, Judgment, Plan, Transcript, TranscriptTurn
+
+__all__ = ["EndReason", "Judgment", "Plan", "Run", "RunWriter", "Transcript", "TranscriptTurn", "load_run", "open_run"]
 
 FORMAT = "esckit-run/1"
-VERSIONS_OF = ("esckit", "torch", "transformers", "tokenizers", "peft", "numpy")
-
-
-class EndReason(StrEnum):
-    """Why a dialogue ended. Everything but `rounds` is a fault of the side it names, never the other's."""
-
-    rounds = "rounds"
-    seeker_empty = "seeker_empty"
-    supporter_empty = "supporter_empty"
-    seeker_context_full = "seeker_context_full"
-    supporter_context_full = "supporter_context_full"
-    seeker_error = "seeker_error"
-    supporter_error = "supporter_error"
-    seeker_timeout = "seeker_timeout"
-    supporter_timeout = "supporter_timeout"
-
-
-class TranscriptTurn(Record):
-    """One utterance of a simulation and what it cost. The fixed greeting costs nothing and has finish None."""
-
-    speaker: Speaker
-    text: str
-    thinking: str | None = None
-    """What a reasoning model wrote before its reply; kept apart, no model or scorer ever sees it."""
-    finish: Literal["stop", "length"] | None = None
-    new_tokens: int = Field(default=0, ge=0)
-    prompt_tokens: int = Field(default=0, ge=0)
-    seconds: float = Field(default=0.0, ge=0)
-    """Wall time of the batch this turn was generated in; the one field that differs between equal runs."""
-
-
-class Transcript(Record):
-    """A simulated dialogue with its provenance. `turns` begin with the supporter's greeting."""
-
-    key: str = Field(min_length=1)
-    """`card.id#sample`: unique in a run."""
-    card: RoleCard
-    sample: int = Field(ge=0)
-    supporter: str = Field(min_length=1)
-    """The supporter's label in reports; the manifest says which model it is."""
-    seeker: str = Field(min_length=1)
-    turns: tuple[TranscriptTurn, ...] = Field(min_length=1)
-    end_reason: EndReason
-    detail: str | None = None
-    """What an *_error end reason was, in one line."""
-    seed: int
-
-    def to_dialogue(self) -> Dialogue:
-        """The words alone, as scorers, audits and rating sheets read them."""
-        return Dialogue(
-            id=self.key,
-            language=self.card.language,
-            source="simulation",
-            turns=tuple(Turn(speaker=turn.speaker, text=turn.text) for turn in self.turns),
-            card=self.card,
-            meta={
-                "supporter": self.supporter,
-                "seeker": self.seeker,
-                "sample": self.sample,
-                "end_reason": self.end_reason.value,
-            },
-        )
-
-
-class Judgment(Record):
-    """What one scorer said of one dialogue on one dimension. Missing is None with a `reason`, never a number."""
-
-    dialogue_key: str = Field(min_length=1)
-    scorer: str = Field(min_length=1)
-    rubric: str = Field(min_length=1)
-    dimension: str = Field(min_length=1)
-    probabilities: tuple[float, ...] | None = None
-    """Over the levels of the dimension, lowest first; None for a scorer that only names a level."""
-    expected: float | None = None
-    """Mean of the distribution, in levels; the level itself where there is no distribution."""
-    level: int | None = None
-    """The single level the scorer would say."""
-    label_mass: float | None = Field(default=None, ge=0, le=1.001)
-    """Generative scorers: share of the probability that fell on any level at all."""
-    raw: str | None = None
-    """The scorer's reply where it was text."""
-    reason: str | None = None
-    """Why there is no value."""
-
-    @model_validator(mode="after")
-    def _value_or_reason(self) -> "Judgment":
-        values = (self.probabilities, self.expected, self.level)
-        if self.reason is None and self.expected is None:
-            raise ValueError("a judgment has an expected level, or a reason why it has none")
-        if self.reason is not None and any(value is not None for value in values):
-            raise ValueError("a judgment with a reason for missing has no value")
-        if self.expected is not None and not abs(self.expected) < float("inf"):
-            raise ValueError("expected must be a finite number")
-        if self.probabilities is not None and not (
-            all(0 <= p <= 1.001 for p in self.probabilities) and abs(sum(self.probabilities) - 1) <= 1e-3
-        ):  # written so that NaN fails
-            raise ValueError("probabilities must lie in 0..1 and sum to 1")
-        return self
-
-    @property
-    def key(self) -> tuple[str, str, str, str]:
-        return (self.dialogue_key, self.scorer, self.rubric, self.dimension)
 
 
 LineT = TypeVar("LineT", Transcript, Judgment)
@@ -153,6 +42,16 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         return self.manifest["settings"]
+
+    @property
+    def plan(self) -> Plan | None:
+        """None for a folder of an earlier version, which did not note it."""
+        return Plan.model_validate(self.manifest["plan"]) if "plan" in self.manifest else None
+
+    def missing(self) -> list[str]:
+        """Keys of dialogues that belong here and are not here yet."""
+        have = {transcript.key for transcript in self.transcripts()}
+        return [key for key in self.plan.dialogue_keys() if key not in have] if self.plan else []
 
     def transcripts(self) -> list[Transcript]:
         """All dialogues in the order they were finished. Raises UserError for a damaged line or a key twice."""
@@ -210,6 +109,11 @@ class RunWriter(Run):
         """Appends judgments with one write, flushed to disk before this returns."""
         _append(self.folder / "judgments.jsonl", judgments)
 
+    def note(self, name: str, value: Any) -> None:
+        """Adds to the manifest what changes no number and is no setting: where a merged or imported run comes from."""
+        self.manifest[name] = _as_json({"value": value})["value"]
+        write_text(self.folder / "manifest.json", _pretty(self.manifest))
+
     def add_scorer(self, name: str, settings: dict[str, Any]) -> None:
         """Stores a scorer's settings before its first judgment; raises UserError when that name has others here."""
         known = self.scorers()
@@ -244,8 +148,8 @@ def append_to_run(path: str | Path) -> RunWriter:
     return RunWriter(Path(path), load_run(path).manifest, unlock)
 
 
-def open_run(path: str | Path, settings: dict[str, Any]) -> RunWriter:
-    """A new run folder, or an existing one of the same settings to go on with.
+def open_run(path: str | Path, settings: dict[str, Any], plan: Plan | None = None) -> RunWriter:
+    """A new run folder, or an existing one of the same settings and plan to go on with.
 
     Raises UserError when the folder holds other settings (they are shown), when it holds something that is no run,
     or when another process is writing it. A different environment does not refuse; it is noted in the manifest.
@@ -263,22 +167,27 @@ def open_run(path: str | Path, settings: dict[str, Any]) -> RunWriter:
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror}); name another --out") from None
     try:
-        manifest = _start(folder, settings) if not manifest_file.exists() else _resume(folder, settings)
+        manifest = (_resume if manifest_file.exists() else _start)(folder, settings, plan)
         return RunWriter(folder, manifest, unlock)
     except BaseException:
         unlock()
         raise
 
 
-def _start(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+def _start(folder: Path, settings: dict[str, Any], plan: Plan | None) -> dict[str, Any]:
     manifest = {"format": FORMAT, "settings": settings, "environment": environment()}
+    if plan is not None:
+        manifest["plan"] = plan.model_dump(mode="json")
     write_text(folder / "manifest.json", _pretty(manifest))
     return manifest
 
 
-def _resume(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+def _resume(folder: Path, settings: dict[str, Any], plan: Plan | None) -> dict[str, Any]:
     manifest = load_run(folder).manifest
-    if found := differences(manifest["settings"], settings):
+    found = differences(manifest["settings"], settings)
+    if plan is not None and "plan" in manifest:
+        found += differences({"shard": manifest["plan"]["shard"]}, {"shard": plan.shard})
+    if found:
         shown = "; ".join(found[:6]) + (f"; and {len(found) - 6} more" if len(found) > 6 else "")
         raise UserError(
             f"{folder}: was begun with other settings ({shown}); use the same settings to go on, or another --out"
@@ -289,22 +198,6 @@ def _resume(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
         manifest["resumed"] = [*manifest.get("resumed", []), now]
         write_text(folder / "manifest.json", _pretty(manifest))
     return manifest
-
-
-def environment() -> dict[str, Any]:
-    """Versions, machine and UTC time: what may differ between two runs of equal settings."""
-    versions: dict[str, str | None] = {}
-    for package in VERSIONS_OF:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = None
-    return {
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}",
-        "versions": versions,
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
 
 
 def differences(old: Any, new: Any, name: str = "") -> list[str]:
@@ -375,11 +268,17 @@ def _append(path: Path, records: Iterable[Record]) -> None:
     # One unbuffered write: a kill leaves the whole block, nothing of it, or a tail that `_repair` recognises.
     with open(path, "ab", buffering=0) as stream:
         start = stream.tell()
-        written = stream.write(block)
-        if written != len(block):
+        try:
+            written = stream.write(block)
+            if written != len(block):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(stream.fileno())
+        except OSError as error:
             stream.truncate(start)
-            raise UserError(f"{path}: only {written} of {len(block)} bytes could be written; is the disk full?")
-        os.fsync(stream.fileno())
+            raise UserError(
+                f"{path}: cannot be written ({error.strerror}); what was finished before is kept, "
+                "make room and give the same command again"
+            ) from None
 
 
 def _lock(folder: Path) -> Callable[[], None]:

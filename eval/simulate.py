@@ -10,24 +10,31 @@ A whole batch of dialogues goes through the turns in step. A (run seed, card, sa
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from data_prep.chat_format import Message, chat_messages, seeker_system
 from data_prep.errors import UserError
-from data_prep.prompt import load_prompt
+from data_prep.prompt import Prompt, load_prompt
 from data_prep.records import Record, RoleCard, Speaker, Turn
 from eval.chat_models.base import ChatModel, Reply, Request, Sampling
-from eval.runs import EndReason, Transcript, TranscriptTurn
+from eval.end_rules import natural_end, rules_sha
+from eval.run_records import WHOLE, EndReason, Transcript, TranscriptTurn, in_shard
 
 
 class SimulationSettings(Record):
     """Everything of a simulation that changes a transcript, apart from the cards and the models."""
 
+    protocol: Literal["recommended", "official"] = "recommended"
+    """The name of what the fields below amount to (`protocols.py`)."""
     rounds: int = Field(default=5, ge=1)
+    """The most exchanges of a dialogue."""
+    end: Literal["rounds", "natural"] = "rounds"
+    """`natural`: also after an exchange in which the seeker took leave, or both sides only repeated themselves."""
     samples: int = Field(default=1, ge=1)
     """Dialogues per card."""
     seed: int = 0
@@ -35,20 +42,32 @@ class SimulationSettings(Record):
     """Changes results by float rounding only, but rounding can tip a token: it is a setting too."""
     seeker_sampling: Sampling = Sampling()
     supporter_sampling: Sampling = Sampling()
-    greeting: str = "greeting"
-    """Prompt name or .yaml path, as are the next two."""
-    seeker_prompt: str = "seeker"
-    supporter_prompt: str = "supporter"
+    greeting: str | Prompt = "greeting"
+    """Prompt name, .yaml path, or a prompt itself; as are the next two."""
+    seeker_prompt: str | Prompt = "seeker"
+    supporter_prompt: str | Prompt = "supporter"
     greeting_shown_to_supporter: bool = True
     """Whether the supporter model sees the greeting as its own first words. The published ESC-Eval code: no."""
+    shard: str = WHOLE
+    """i/n: only the dialogues whose key hashes to this part. Changes which are made, never a word of one."""
+
+    def prompt(self, name: Literal["greeting", "seeker_prompt", "supporter_prompt"]) -> Prompt:
+        """One of the three. Raises UserError where its name stands for none."""
+        value = getattr(self, name)
+        return value if isinstance(value, Prompt) else load_prompt(value)
 
     def describe(self) -> dict[str, Any]:
-        """For the manifest: each prompt with its version and hash."""
-        prompts = {name: load_prompt(getattr(self, name)).reference() for name in _PROMPTS}
-        return {**self.model_dump(mode="json"), **prompts}
+        """For the manifest: each prompt with its version and hash, and the end rules with theirs."""
+        prompts: dict[str, Any] = {name: self.prompt(name).reference() for name in _PROMPTS}
+        rules: dict[str, Any] = {"end_rules": rules_sha()} if self.end == "natural" else {}
+        return {**self.model_dump(mode="json", exclude={"shard", *_PROMPTS}), **prompts, **rules}
 
 
-_PROMPTS = ("greeting", "seeker_prompt", "supporter_prompt")
+_PROMPTS: tuple[Literal["greeting", "seeker_prompt", "supporter_prompt"], ...] = (
+    "greeting",
+    "seeker_prompt",
+    "supporter_prompt",
+)
 
 
 @dataclass
@@ -77,18 +96,21 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def plan_batches(cards: Sequence[RoleCard], samples: int, batch_size: int) -> list[list[tuple[RoleCard, int]]]:
-    """All (card, sample) pairs in batches of cards of like length (less padding).
+def plan_batches(
+    cards: Sequence[RoleCard], samples: int, batch_size: int, shard: str = WHOLE
+) -> list[list[tuple[RoleCard, int]]]:
+    """All (card, sample) pairs of a shard in batches of cards of like length (less padding).
 
     Depends on nothing that is already done, so that a resumed run lays its rows side by side as the first one did.
     Raises UserError when two cards have the same id.
     """
     ids = [card.id for card in cards]
     if len(set(ids)) < len(ids):
-        twice = next(identifier for identifier in ids if ids.count(identifier) > 1)
+        twice = Counter(ids).most_common(1)[0][0]
         raise UserError(f"card id {twice!r} occurs twice; ids must differ, they name the dialogues")
     by_length = sorted(cards, key=lambda card: (len(card.as_text()), card.id))
     pairs = [(card, sample) for card in by_length for sample in range(samples)]
+    pairs = [pair for pair in pairs if in_shard(dialogue_key(*pair), shard)]
     return [pairs[start : start + batch_size] for start in range(0, len(pairs), batch_size)]
 
 
@@ -107,7 +129,7 @@ def simulate(
     The names are labels for reports (default: the models' own). `on_turns` is told how many of the
     2 · rounds · dialogues utterances are settled since it was last told.
     """
-    for pairs in plan_batches(cards, settings.samples, settings.batch_size):
+    for pairs in plan_batches(cards, settings.samples, settings.batch_size, settings.shard):
         batch = [LiveDialogue(card, sample) for card, sample in pairs if dialogue_key(card, sample) not in done]
         if not batch:
             continue
@@ -156,7 +178,7 @@ def _run_batch(
 
 def greet(dialogue: LiveDialogue, settings: SimulationSettings) -> None:
     """Begins a dialogue with the supporter's fixed words."""
-    words = load_prompt(settings.greeting).render(dialogue.card.language)
+    words = settings.prompt("greeting").render(dialogue.card.language)
     dialogue.turns = [TranscriptTurn(speaker="supporter", text=words)]
 
 
@@ -164,7 +186,7 @@ def _speak(live: Sequence[LiveDialogue], side: Speaker, model: ChatModel, settin
     """Adds the next utterance of `side` to every dialogue, or ends it."""
     requests = [request_for(dialogue, side, settings) for dialogue in live]
     for dialogue, reply in zip(live, model.reply(requests, sampling_of(side, settings)), strict=True):
-        take(dialogue, side, reply)
+        take(dialogue, side, reply, settings)
 
 
 def sampling_of(side: Speaker, settings: SimulationSettings) -> Sampling:
@@ -180,8 +202,8 @@ def request_for(dialogue: LiveDialogue, side: Speaker, settings: SimulationSetti
     )
 
 
-def take(dialogue: LiveDialogue, side: Speaker, reply: Reply) -> None:
-    """Puts a reply into its dialogue, or ends the dialogue where it holds no words."""
+def take(dialogue: LiveDialogue, side: Speaker, reply: Reply, settings: SimulationSettings) -> None:
+    """Puts a reply into its dialogue, and ends the dialogue where it holds no words or where an end rule says so."""
     dialogue.end, dialogue.detail = _fault(reply, side)
     if dialogue.end is None:
         dialogue.turns.append(
@@ -195,6 +217,8 @@ def take(dialogue: LiveDialogue, side: Speaker, reply: Reply) -> None:
                 seconds=round(reply.seconds, 3),
             )
         )
+        if settings.end == "natural":
+            dialogue.end = natural_end(dialogue.turns)
 
 
 def _fault(reply: Reply, side: Speaker) -> tuple[EndReason | None, str | None]:
@@ -212,8 +236,8 @@ def model_messages(
 ) -> list[Message]:
     """What the model of `side` is shown: itself as assistant, the other as user, its system prompt first."""
     if side == "seeker":
-        system = seeker_system(card, load_prompt(settings.seeker_prompt))
+        system = seeker_system(card, settings.prompt("seeker_prompt"))
     else:
-        system = load_prompt(settings.supporter_prompt).render(card.language)
+        system = settings.prompt("supporter_prompt").render(card.language)
         turns = turns if settings.greeting_shown_to_supporter else turns[1:]
     return chat_messages([Turn(speaker=turn.speaker, text=turn.text) for turn in turns], side, system=system)

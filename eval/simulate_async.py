@@ -77,7 +77,7 @@ def _waiting(
     cards: Sequence[RoleCard], settings: SimulationSettings, done: Collection[str]
 ) -> Iterator[tuple[RoleCard, int]]:
     """What is left to do. Longest cards first, so that no long dialogue is left running alone at the end."""
-    batches = plan_batches(cards, settings.samples, 1)
+    batches = plan_batches(cards, settings.samples, 1, settings.shard)
     return (pair for [pair] in reversed(batches) if dialogue_key(*pair) not in done)
 
 
@@ -94,7 +94,7 @@ async def _hold(
     for _ in range(settings.rounds):
         for side, model in sides:
             reply = await model.reply_one(request_for(dialogue, side, settings), sampling_of(side, settings))
-            take(dialogue, side, reply)
+            take(dialogue, side, reply, settings)
             if dialogue.end is not None:
                 on_turns(left)
                 return

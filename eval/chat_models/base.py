@@ -69,6 +69,10 @@ class Stats:
     prompt_reused: int = 0
     """Prompt tokens whose computation was kept from an earlier turn."""
     generated: int = 0
+    reread: int = 0
+    """Turns at which what was kept was no beginning of the new prompt, so that a part of it was read again."""
+    halved: int = 0
+    """Times a batch was halved because memory did not hold it."""
 
 
 class ChatModel(Protocol):

@@ -78,6 +78,7 @@ class LocalChatModel:
         self._config = config
         self._keeps = all(type(layer) is DynamicLayer for layer in DynamicCache(config=config).layers)
         self._held: dict[str, Held] = {}
+        self._most_rows: int | None = None  # most conversations that memory is known to hold side by side
 
     def describe(self) -> dict[str, Any]:
         parameter = next(self._weights.model.parameters())
@@ -100,7 +101,7 @@ class LocalChatModel:
     def reply(self, requests: Sequence[Request], sampling: Sampling) -> list[Reply]:
         """One reply per request, in order; a prompt that leaves no room for `max_new_tokens` is a failure.
 
-        Raises UserError when the batch does not fit into the accelerator's memory.
+        Raises UserError when a single conversation does not fit into memory.
         """
         if len({request.conversation for request in requests}) < len(requests):
             raise ValueError("a conversation occurs twice in one batch")
@@ -108,25 +109,47 @@ class LocalChatModel:
         prompts = [self.renderer.prompt(request.messages) for request in requests]
         fits = [len(prompt) + sampling.max_new_tokens <= self.context_length for prompt in prompts]
         rows = [
-            _Row(request.conversation, prompt, random.Random(request.seed))
+            _Row(request.conversation, prompt, request.seed)
             for request, prompt, fit in zip(requests, prompts, fits, strict=True)
             if fit
         ]
-        if rows:
-            try:
-                with torch.inference_mode(), self._weights.using(self._adapter) as model:
-                    self._generate(model, rows, sampling)
-            except torch.OutOfMemoryError:
-                raise UserError(
-                    f"{self.name}: a batch of {len(rows)} does not fit into the accelerator's memory; "
-                    "lower --batch-size (finished dialogues are kept)"
-                ) from None
+        self._fill(rows, sampling)
         seconds = time.perf_counter() - started
         done = iter(rows)
         return [
             self._reply(next(done), sampling, seconds) if fit else self._too_long(len(prompt), sampling, seconds)
             for prompt, fit in zip(prompts, fits, strict=True)
         ]
+
+    def _fill(self, rows: list["_Row"], sampling: Sampling) -> None:
+        """Generates all replies. A batch that memory does not hold is halved, and from then on none is larger."""
+        size = self._most_rows or len(rows)
+        waiting = [rows[start : start + size] for start in range(0, len(rows), size or 1)]
+        while waiting:
+            batch = waiting.pop(0)
+            try:
+                with torch.inference_mode(), self._weights.using(self._adapter) as model:
+                    self._generate(model, batch, sampling)
+                continue
+            except torch.OutOfMemoryError:
+                if len(batch) == 1:
+                    raise UserError(
+                        f"{self.name}: not even one conversation fits into memory beside the weights; "
+                        "lower --max-new-tokens or take a smaller --dtype (finished dialogues are kept)"
+                    ) from None
+            # Outside of `except`, where the error's own frames still hold the tensors.
+            self._make_room()
+            self._most_rows = size = (len(batch) + 1) // 2
+            self.stats.halved += 1
+            for row in batch:
+                row.begin_again()
+            waiting[:0] = [batch[:size], batch[size:]]
+
+    def _make_room(self) -> None:
+        """Drops all that is kept of conversations; they are read again when they go on."""
+        self.forget()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def _reply(self, row: "_Row", sampling: Sampling, seconds: float) -> Reply:
         tokens, read = len(row.new) + row.stopped, len(row.prompt)
@@ -150,6 +173,7 @@ class LocalChatModel:
         logits = batch.begin(rows, [self._held.pop(row.conversation, Held()) for row in rows])
         for row in rows:
             self.stats.prompt_reused += row.kept
+            self.stats.reread += row.reread
             self.stats.prompt_read += len(row.prompt) - row.kept
         stops = set(self.renderer.stop_ids)
         while True:
@@ -176,12 +200,20 @@ class _Row:
 
     conversation: str
     prompt: list[int]
-    draws: random.Random
+    seed: int
     kept: int = 0
-    new: list[int] = field(default_factory=list)
-    stopped: bool = False
-    done: bool = False
-    failed: str | None = None
+    reread: bool = False
+    """Whether what was held of it is no beginning of its prompt, so that a part had to be read anew."""
+
+    def __post_init__(self) -> None:
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """As if no token had been generated."""
+        self.draws = random.Random(self.seed)
+        self.new: list[int] = []
+        self.stopped = self.done = False
+        self.failed: str | None = None
 
     def take(self, token: int | None, stops: set[int], limit: int) -> None:
         """Adds the next token (None: the model gave no distribution). A row that is done takes nothing."""
@@ -216,6 +248,7 @@ class _Batch:
         for row, known in zip(rows, held, strict=True):
             # At least one token must be read: the logits of the last one are needed.
             row.kept = min(_common_prefix(known.ids, row.prompt), len(row.prompt) - 1)
+            row.reread = row.kept < len(known.ids)
             known.ids = known.ids[: row.kept]
         self.pack(rows, held)
         return self._read([row.prompt[row.kept :] for row in rows])

@@ -103,6 +103,9 @@ COMMANDS = [
     "ratings-assign",
     "ratings-aggregate",
     "ratings-agree",
+    "runs-merge",
+    "runs-export",
+    "runs-import",
 ]
 
 

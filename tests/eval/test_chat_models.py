@@ -167,7 +167,7 @@ def test_weights_that_give_no_number_are_an_error_not_a_text(model):
 
 
 def rows(count, seed=0):
-    return [_Row(str(index), [0], random.Random(seed + index)) for index in range(count)]
+    return [_Row(str(index), [0], seed + index) for index in range(count)]
 
 
 def test_draws_follow_the_distribution():

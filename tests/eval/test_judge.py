@@ -85,7 +85,7 @@ def test_a_stopped_scoring_goes_on_where_it_was(tmp_path):
     assert len(stopped) == 56
 
 
-@pytest.mark.parametrize("reason", [one for one in EndReason if one is not EndReason.rounds])
+@pytest.mark.parametrize("reason", [one for one in EndReason if one.is_fault])
 def test_unfinished_dialogues_are_missing_with_their_reason(tmp_path, reason):
     transcripts = [make_transcript("a"), make_transcript("b", end_reason=reason)]
     folder, scorer = make_run(tmp_path / "run", transcripts=transcripts), MadeScorer()

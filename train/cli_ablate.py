@@ -18,7 +18,7 @@ def ablate(
 
     A training that fails is recorded and the others go on; the exit code is then 1, and the next start tries again.
 
-    Example: esckit ablate recipes/ablations/learning_rate.yaml
+    Example: esckit ablate recipes/ablations/adapter.yaml
     """
     from data_prep.records import write_text
     from train.ablate import plan_runs

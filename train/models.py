@@ -228,21 +228,35 @@ def read_weights(path: Path) -> dict[str, Any]:
     return weights
 
 
+def check_adapter(model: Any, adapter: str, base: str, name: str = "default") -> None:
+    """Whether every layer of a saved adapter went into the model, and the model has no other. PEFT only warns of layers
+    that the file lacks and leaves them as drawn, so that a damaged adapter would talk like the base model, and drops
+    layers that the base has not, so that one of a deeper base would talk half of its own: here both are errors."""
+    from peft import get_peft_model_state_dict
+
+    saved = read_weights(Path(adapter) / "adapter_model.safetensors").keys()
+    held = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False).keys()
+    if absent := held - saved:
+        raise UserError(f"{adapter}: is not complete: {len(absent)} layers are missing, such as {min(absent)}")
+    if over := {key for key in saved - held if "lora_" in key}:
+        raise UserError(
+            f"{adapter}: this adapter does not fit the base model {base!r}, "
+            f"which has none of {len(over)} layers, such as {min(over)}"
+        )
+
+
 def _with_adapter(model: Any, adapter: str, base: str) -> Any:
-    """The model with a saved adapter. PEFT only warns of layers that the file lacks and leaves them as drawn, so that
-    a damaged adapter would talk like the base model: here it is an error."""
-    from peft import PeftModel, get_peft_model_state_dict
+    """The model with a saved adapter, which must fit it whole."""
+    from peft import PeftModel
 
     adapter_base(adapter)
-    saved = read_weights(Path(adapter) / "adapter_model.safetensors")
+    read_weights(Path(adapter) / "adapter_model.safetensors")
     try:
         model = PeftModel.from_pretrained(model, adapter)
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"{adapter}: this adapter does not fit the base model {base!r}: {reason}") from None
-    absent = get_peft_model_state_dict(model, save_embedding_layers=False).keys() - saved.keys()
-    if absent:
-        raise UserError(f"{adapter}: is not complete: {len(absent)} layers are missing, such as {min(absent)}")
+    check_adapter(model, adapter, base)
     return model
 
 

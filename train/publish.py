@@ -15,7 +15,7 @@ from data_prep.records import write_text
 from train.masking import ChatRenderer
 from train.merge import PROBE, MergeReport, merged_model, save_merged
 from train.model_card import card_of
-from train.models import adapter_base, open_tokenizer
+from train.models import adapter_base, open_tokenizer, resolve_base
 from train.templates import pieces_of
 
 Say = Callable[[str], None]
@@ -124,7 +124,7 @@ def vllm_commands(model: str, name: str) -> list[str]:
     if rank is None:
         raise UserError(f"{model}: rank {config['r']} is more than vLLM serves ({VLLM_RANKS[-1]}); merge it first")
     return [
-        f"vllm serve {adapter_base(folder)} --enable-lora --max-lora-rank {rank} "
+        f"vllm serve {resolve_base(adapter_base(folder))} --enable-lora --max-lora-rank {rank} "
         f"--lora-modules {name}={folder} --chat-template {folder / 'chat_template.jinja'}"
     ]
 

@@ -39,6 +39,8 @@ def check_training(
                 checked[key] = _convert(value, hints[key])
             except (ValidationError, ValueError) as error:
                 message = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else error
+                if isinstance(value, bool) and "'no'" in str(message):
+                    message = f"{message}; YAML reads a bare no as false: write \"'no'\", quotes and all"
                 faults.add(location, f"training.{key}: found {value!r:.60}, expected: {message}", "training")
     return checked
 

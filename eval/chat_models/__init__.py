@@ -138,6 +138,7 @@ def _switchable(adapter: str | None) -> bool:
 def _load_sharing(local: Sequence[LocalSpec], names: Sequence[str], dtype: str) -> list[ChatModel]:
     """Loads one base and every adapter asked for; each chat model switches to its own when it speaks."""
     from eval.chat_models.local import LocalChatModel, Weights
+    from train.models import check_adapter
     from train.models import load_chat_model as load
 
     adapters = list(dict.fromkeys(found.adapter for found in local if found.adapter is not None))
@@ -149,6 +150,7 @@ def _load_sharing(local: Sequence[LocalSpec], names: Sequence[str], dtype: str) 
         except (RuntimeError, ValueError) as error:
             reason = str(error).strip().split("\n")[0]
             raise UserError(f"{adapter}: this adapter does not fit the base model: {reason}") from None
+        check_adapter(model, adapter, local[0].base, switches[adapter])
     weights = Weights(model)
     base_details = _base_details(local[0].base, model)
     chat_models: list[ChatModel] = []

@@ -189,3 +189,10 @@ def test_true_is_no_number(write, override):
 def test_a_number_is_finite(write, override):
     with pytest.raises(UserError, match=r"found (nan|inf), expected"):
         load_recipe(write(), [override])
+
+
+def test_a_bare_no_of_yaml_is_explained():
+    from train.recipe import load_recipe
+
+    with pytest.raises(UserError, match="YAML reads a bare no as false: write \"'no'\""):
+        load_recipe("recipes/quickstart/esc_role.yaml", ["training.eval_strategy=no"])

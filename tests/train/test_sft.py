@@ -130,6 +130,7 @@ def test_the_saved_adapter_gives_the_logits_of_the_trained_model(tiny_model, sev
     ("damage", "says"),
     [
         ("missing", "is not complete: 1 layers are missing"),
+        ("deeper", "does not fit the base model .* has none of 1 layers, such as .*layers.77"),
         ("empty", "is not complete: 28 layers are missing"),
         ("nan", "holds NaN or infinite values"),
         ("shape", "this adapter does not fit the base model"),
@@ -144,6 +145,8 @@ def test_a_damaged_adapter_never_passes_for_the_base_model(ten_steps, tiny_model
     name = min(weights)
     if damage == "missing":
         del weights[name]
+    elif damage == "deeper":
+        weights[name.replace("layers.0", "layers.77")] = weights[name].clone()
     elif damage == "empty":
         weights = {}
     elif damage == "nan":

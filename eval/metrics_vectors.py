@@ -93,8 +93,11 @@ def _extreme(tokens: Sequence[str], vectors: Vectors, rule: Extreme, unknown: st
 # ---- an encoder's vectors
 
 
-def load_encoder(folder: str) -> tuple[Callable[[str], Any], str]:
-    """(text -> its token vectors [tokens, size] of length 1 without special tokens, hash of its weights)."""
+def load_encoder(folder: str) -> Callable[[str], Any]:
+    """Text -> its token vectors [tokens, size] of the last layer, of length 1, without special tokens.
+
+    Texts are cut at 512 tokens. Raises UserError where the folder holds no encoder.
+    """
     import torch
     from transformers import AutoModel
 
@@ -122,8 +125,7 @@ def load_encoder(folder: str) -> tuple[Callable[[str], Any], str]:
             states = model(input_ids=found["input_ids"], attention_mask=found["attention_mask"]).last_hidden_state[0]
         return torch.nn.functional.normalize(states[~special], dim=-1)
 
-    weights = sorted(Path(base).glob("*.safetensors")) if Path(base).is_dir() else []
-    return vectors, " ".join(sha256_of(path)[:12] for path in weights) or base
+    return vectors
 
 
 def greedy_f1(reply: Any, reference: Any) -> float | None:

@@ -313,7 +313,7 @@ def test_replies_of_a_file_are_measured_beside_ratings_within_and_between_models
         )
 
     def command(model):
-        return [f"replay:{replayed(model)}", "--on", data, "--ratings", rated(model)]
+        return [f"replay:{replayed(model)}", "--on", data, "--side", "supporter", "--ratings", rated(model)]
 
     first = evaluate(*command(0), "--out", tmp_path / "a", "--json")
     one = first["correlations"]["overall"]["rouge_l"]

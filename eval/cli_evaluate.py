@@ -11,7 +11,8 @@ from data_prep.errors import UserError
 JUDGES, CHAT = "Scorers and judges", "Chat models"
 SIDES = ("seeker", "supporter")
 LEVELS = ("median", "mode")
-OF_JUDGE = ("baselines_from", "group_by", "level")
+OF_ASKED = ("adapters", "official", "reading", "min_mass")
+OF_JUDGE = ("baselines_from", "group_by", "level", "probe", *OF_ASKED)
 OF_CHAT = (
     *("side", "prompt", "max_length", "against", "by_turn", "strategies", "replies", "max_new_tokens", "temperature"),
     *("top_p", "seed", "model_set", "vectors", "bertscore", "g_score", "beside"),
@@ -34,8 +35,8 @@ def evaluate(
     ratings: Annotated[
         list[str] | None,
         typer.Option(
-            help="Ratings of those dialogues (JSONL), for a scorer; may be repeated. With --side supporter: people's "
-            "ratings of its replies there, which the text metrics are correlated with."
+            help="People's ratings of those dialogues (JSONL), may be repeated: MODEL is a judge, measured against "
+            "them. With --side supporter: ratings of its replies there, which the text metrics are correlated with."
         ),
     ] = None,
     rubric: Annotated[
@@ -71,6 +72,39 @@ def evaluate(
             help="Which level a distribution stands for: median, as in scoring, or mode.", rich_help_panel=JUDGES
         ),
     ] = "median",
+    probe: Annotated[
+        bool,
+        typer.Option(
+            "--probe",
+            help="Also what its levels depend on: asking again, length, padding, lists, repeated advice, order of the "
+            "rubric, wording, language. Judges everything seven times more.",
+            rich_help_panel=JUDGES,
+        ),
+    ] = False,
+    adapters: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a chat model as a judge: folder of one LoRA adapter a dimension and language.",
+            rich_help_panel=JUDGES,
+        ),
+    ] = None,
+    official: Annotated[
+        str | None,
+        typer.Option(help="Likewise: a clone of the official repository, to ask in its words.", rich_help_panel=JUDGES),
+    ] = None,
+    reading: Annotated[
+        str,
+        typer.Option(
+            help="Likewise: labels (their probabilities), or generate (and read the reply strictly).",
+            rich_help_panel=JUDGES,
+        ),
+    ] = "labels",
+    min_mass: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Likewise: no score where all labels have less probability.", rich_help_panel=JUDGES
+        ),
+    ] = 0.5,
     side: Annotated[
         str | None,
         typer.Option(
@@ -167,35 +201,34 @@ def evaluate(
 
     Example: esckit evaluate hf:smollm2-135m-instruct+runs/role --on valid.jsonl --against hf:smollm2-135m-instruct
 
-    Example: esckit evaluate runs/rank --on valid.jsonl --ratings ratings.jsonl
+    Example: esckit evaluate runs/rank --on valid.jsonl --ratings ratings.jsonl --probe
 
     Example: esckit evaluate openai:qwen3@http://localhost:8000/v1 --on valid.jsonl --side supporter --out runs/replies
     """
     from eval.evaluate_judge import JudgeQuestion, evaluate_judge, is_scorer
 
     given = Given(context)
-    if is_scorer(model):
-        given.refuse(OF_CHAT, f"{model} is a scorer", "a chat model")
-        _check_level(level)
+    scorer = is_scorer(model)
+    if scorer or (side is None and (ratings or adapters or official or probe)):
+        if scorer:
+            given.refuse((*OF_CHAT, *OF_ASKED), f"{model} is a scorer", "a chat model")
+        else:
+            given.refuse(OF_CHAT, f"{model} is asked for its judgment", "a seeker or supporter (--side)")
+        if level not in LEVELS:
+            raise UserError(f"--level {level!r}: expected {' or '.join(LEVELS)}")
+        how = {"adapters": adapters, "official": official, "reading": reading, "min_mass": min_mass}
         asked = JudgeQuestion(
-            model, on, ratings or [], rubric, baselines_from or [], group_by, level, batch_size, limit
+            *(model, on, ratings or [], rubric, baselines_from or [], group_by, level, batch_size, limit),
+            out=Path(out) if out else None,
+            probe=probe,
+            asked=None if scorer else how,
         )
         result = evaluate_judge(asked)
         if out is not None:
             _write_judge(result, Path(out))
         _print(result, as_json)
         return
-    if ratings and side is None:
-        raise UserError(
-            f"{model}: is no scorer folder (no scorer_config.json); for ratings of a supporter's replies add "
-            "--side supporter"
-        )
-    given.refuse(OF_JUDGE, f"{model} is no scorer folder (no scorer_config.json)", "a scorer")
-    from eval.chat_models.base import Sampling
-    from eval.chat_models.options import check_fits, read_options
-    from eval.evaluate_chat import ChatQuestion, evaluate_chat
-    from eval.supporter_files import finish, read_rated
-
+    given.refuse(OF_JUDGE, f"{model} is no scorer folder (no scorer_config.json)", "a scorer or judge (with --ratings)")
     chosen = _side(side, model)
     talks = replies and chosen == "supporter"
     if not talks:
@@ -204,35 +237,42 @@ def evaluate(
         raise UserError("--beside compares with ratings of this model too; give them with --ratings")
     if not 0 < top_p <= 1:
         raise UserError(f"--top-p is {top_p:g}; it must lie above 0 and be at most 1")
-    options = read_options(None, model_set or (), "--set")
-    for name in (model, *([against] if against else [])):
-        check_fits(options, name, "--set")
-    question = ChatQuestion(
-        models=(model, *([against] if against else [])),
-        on=on,
-        side=chosen,  # type: ignore[arg-type]
-        max_length=max_length,
-        batch_size=batch_size,
-        limit=limit,
-        prompt=prompt,
-        by_turn=by_turn,
-        strategies=strategies,
-        replies=talks,
-        sampling=Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p),
-        seed=seed,
-        options=options,
-        out=Path(out) if out else None,
-        vectors=vectors,
-        bertscore=bertscore,
-        g_score=g_score,
-    )
-    rated = read_rated(model, ratings or [], rubric, beside or [])
-    found = evaluate_chat(question, lambda remark: typer.echo(remark, err=True))
-    if talks:
-        finish(found, question, rated)
-    _print(found.result, as_json)
-    if any(one["missing"] for one in found.result.get("replies", {}).values()):
+    models = (model, *([against] if against else []))
+    settings = {
+        **{"max_length": max_length, "batch_size": batch_size, "limit": limit, "prompt": prompt, "by_turn": by_turn},
+        **{"strategies": strategies, "replies": talks, "seed": seed, "out": Path(out) if out else None},
+        **{"vectors": vectors, "bertscore": bertscore, "g_score": g_score},
+    }
+    sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
+    found = _chat(models, on, chosen, settings, sampling, model_set or [], (ratings or [], rubric, beside or []))
+    _print(found, as_json)
+    if any(one["missing"] for one in found.get("replies", {}).values()):
         raise typer.Exit(1)
+
+
+def _chat(
+    models: tuple[str, ...],
+    on: str,
+    side: Any,
+    settings: dict[str, Any],
+    sampling: dict[str, Any],
+    model_set: list[str],
+    rated: tuple[list[str], str | None, list[str]],
+) -> dict[str, Any]:
+    from eval.chat_models.base import Sampling
+    from eval.chat_models.options import check_fits, read_options
+    from eval.evaluate_chat import ChatQuestion, evaluate_chat
+    from eval.supporter_files import finish, read_rated
+
+    options = read_options(None, model_set, "--set")
+    for name in models:
+        check_fits(options, name, "--set")
+    question = ChatQuestion(models, on, side, sampling=Sampling(**sampling), options=options, **settings)
+    people = read_rated(models[0], *rated)
+    found = evaluate_chat(question, lambda remark: typer.echo(remark, err=True))
+    if question.replies:
+        finish(found, question, people)
+    return found.result
 
 
 class Given:
@@ -247,11 +287,6 @@ class Given:
             source = self._context.get_parameter_source(parameter.name or "")
             if parameter.name in names and source is not None and source.name == "COMMANDLINE":
                 raise UserError(f"{parameter.opts[0]} is for {only_for}, and {because}; leave it out")
-
-
-def _check_level(level: str) -> None:
-    if level not in LEVELS:
-        raise UserError(f"--level {level!r}: expected {' or '.join(LEVELS)}")
 
 
 def _side(side: str | None, model: str) -> str:
@@ -273,21 +308,25 @@ def _side(side: str | None, model: str) -> str:
 
 def _write_judge(result: dict[str, Any], folder: Path) -> None:
     from data_prep.records import write_text
+    from eval import judge_check_tables
     from eval.scorer_tables import markdown, tidy
 
     folder.mkdir(parents=True, exist_ok=True)
     head = f"# {result['scorer']['name']} on {result['on']}\n\n"
-    write_text(folder / "agreement.md", head + markdown(result))
+    checks = judge_check_tables.markdown(result["checks"]) if "checks" in result else ""
+    write_text(folder / "agreement.md", head + markdown(result) + checks)
     write_text(folder / "agreement.csv", tidy(result))
     write_text(folder / "agreement.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
 def _print(result: dict[str, Any], as_json: bool) -> None:
-    from eval import scorer_tables, supporter_tables
+    from eval import judge_check_tables, scorer_tables, supporter_tables
 
     if as_json:
         typer.echo(json.dumps(result, indent=1, ensure_ascii=False))
     elif "scorer" in result:
         scorer_tables.show(result)
+        if "checks" in result:
+            judge_check_tables.show(result["checks"])
     else:
         supporter_tables.show(result)

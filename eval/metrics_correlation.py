@@ -60,7 +60,7 @@ def correlation(rows: Sequence[RatedReplies], seed: int = 0) -> Correlation:
     alike = "every reply has the same metric or the same rating"
     return Correlation(
         overall=_figure(_moments(ranked, dialogues), _pearson, seed, alike),
-        within=_figure(_by_model(_moments_of(inside), models, dialogues, count), _within(count), seed, alike),
+        within=_figure(_by_model(moments_of(inside), models, dialogues, count), _within(count), seed, alike),
         between=_between(values, models, dialogues, count, seed),
         partial=_figure(_moments(ranked, dialogues), _partial, seed, f"{alike}, or the ranks are those of length"),
         replies=len(rows),
@@ -86,7 +86,7 @@ def _figure(sums: Floats, formula: Callable[[Floats], Floats], seed: int, why: s
     return found
 
 
-def _moments_of(values: Floats) -> Floats:
+def moments_of(values: Floats) -> Floats:
     """[rows, 10]: 1, x, y, z, and their products xx, yy, zz, xy, xz, yz."""
     x, y, z = values.T
     return np.stack([np.ones_like(x), x, y, z, x * x, y * y, z * z, x * y, x * z, y * z], axis=-1)
@@ -99,7 +99,7 @@ def _summed(rows: Floats, places: NDArray[np.int64], size: int) -> Floats:
 
 
 def _moments(values: Floats, dialogues: NDArray[np.int64]) -> Floats:
-    return _summed(_moments_of(values), dialogues, int(dialogues.max()) + 1)
+    return _summed(moments_of(values), dialogues, int(dialogues.max()) + 1)
 
 
 def _by_model(rows: Floats, models: NDArray[np.int64], dialogues: NDArray[np.int64], count: int) -> Floats:
@@ -108,7 +108,7 @@ def _by_model(rows: Floats, models: NDArray[np.int64], dialogues: NDArray[np.int
     return _summed(rows, dialogues * count + models, size * count).reshape(size, -1)
 
 
-def _centred(sums: Floats) -> Any:
+def centred(sums: Floats) -> Any:
     """Σ of squares and products about the mean: xx, yy, zz, xy, xz, yz of sums [..., 10]."""
     n = np.maximum(sums[..., 0], 1e-12)
     x, y, z = (sums[..., at] for at in (1, 2, 3))
@@ -123,13 +123,13 @@ def _ratio(product: Any, one: Any, other: Any) -> Floats:
 
 
 def _pearson(sums: Floats) -> Floats:
-    xx, yy, _, xy, _, _ = _centred(sums)
+    xx, yy, _, xy, _, _ = centred(sums)
     return np.where(sums[..., 0] >= 3, _ratio(xy, xx, yy), np.nan)
 
 
 def _partial(sums: Floats) -> Floats:
     """(r_xy - r_xz r_yz) / sqrt((1 - r_xz²)(1 - r_yz²)), of ranks."""
-    xx, yy, zz, xy, xz, yz = _centred(sums)
+    xx, yy, zz, xy, xz, yz = centred(sums)
     # Without any spread of length there is nothing to hold constant.
     r_xy = _ratio(xy, xx, yy)
     r_xz, r_yz = (np.where(zz > 1e-9, _ratio(product, one, zz), 0.0) for product, one in ((xz, xx), (yz, yy)))
@@ -142,7 +142,7 @@ def _partial(sums: Floats) -> Floats:
 def _within(count: int) -> Callable[[Floats], Floats]:
     def formula(sums: Floats) -> Floats:
         parts = sums.reshape(*sums.shape[:-1], count, 10)
-        xx, yy, _, xy, _, _ = (part.sum(axis=-1) for part in _centred(parts))
+        xx, yy, _, xy, _, _ = (part.sum(axis=-1) for part in centred(parts))
         return np.where(parts[..., 0].sum(axis=-1) >= 3, _ratio(xy, xx, yy), np.nan)
 
     return formula
@@ -162,7 +162,7 @@ def _between(
         return _ratio((x * y).sum(axis=-1), (x * x).sum(axis=-1), (y * y).sum(axis=-1))
 
     return _figure(
-        _by_model(_moments_of(values), models, dialogues, count), formula, seed, "all models have the same mean"
+        _by_model(moments_of(values), models, dialogues, count), formula, seed, "all models have the same mean"
     )
 
 

@@ -148,14 +148,14 @@ def distinct_interval(counts: Sequence[Counter[tuple[str, ...]]]) -> Interval:
 # ---- intervals over dialogues
 
 
-def interval_of(sums: Floats, formula: Callable[[Floats], Floats], seed: int = 0) -> Interval:
-    """`formula` of sums [dialogues, k], which maps [..., k] to [...], with a BCa bootstrap interval over dialogues."""
+def interval_of(sums: Floats, formula: Callable[[Floats], Floats], seed: int = 0, unit: str = "dialogues") -> Interval:
+    """`formula` of sums [units, k], which maps [..., k] to [...], with a BCa bootstrap interval over the units."""
     units = len(sums)
     value = float(formula(sums.sum(axis=0))) if units else float("nan")
     if not np.isfinite(value):
         return Interval(None, None, None, units, reason="there is nothing to measure")
     limits = bootstrap_interval(
-        lambda index: formula(weights_of(index, units) @ sums), value, units, seed=seed, resamples=RESAMPLES
+        lambda index: formula(weights_of(index, units) @ sums), value, units, seed=seed, resamples=RESAMPLES, unit=unit
     )
     return Interval(value, limits.low, limits.high, units, limits.method, limits.reason)
 

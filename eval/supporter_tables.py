@@ -1,6 +1,6 @@
 """What `esckit evaluate` says of a chat model: perplexity, strategies, text metrics; for a terminal and as Markdown."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,29 +135,35 @@ def _correlations(dimension: str, metrics: Mapping[str, Any]) -> Table:
 def show(result: Mapping[str, Any]) -> None:
     """Prints every table, then the remarks."""
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table as Drawn
 
     console = Console()
     for table in tables(result):
-        drawn = Drawn(title=escape(table.title), title_justify="left")
-        for head in table.head:
-            drawn.add_column(escape(head), overflow="fold")
-        for row in table.rows:
-            drawn.add_row(*map(escape, row))
-        console.print(drawn)
+        draw(console, table)
     for line in remarks(result):
         console.print(line, soft_wrap=True, markup=False)
+
+
+def draw(console: Any, table: Table) -> None:
+    from rich.markup import escape
+    from rich.table import Table as Drawn
+
+    drawn = Drawn(title=escape(table.title), title_justify="left")
+    for head in table.head:
+        drawn.add_column(escape(head), overflow="fold")
+    for row in table.rows:
+        drawn.add_row(*map(escape, row))
+    console.print(drawn)
 
 
 def markdown(result: Mapping[str, Any]) -> str:
     """The same as a Markdown page."""
     lines: list[str] = []
     for table in tables(result):
-        lines += [f"## {table.title}", "", *_grid([table.head, ["---"] * len(table.head), *table.rows]), ""]
+        lines += [f"## {table.title}", "", *grid(table), ""]
     return "\n".join([*lines, *(f"- {line}" for line in remarks(result)), ""])
 
 
-def _grid(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    for row in rows:
+def grid(table: Table) -> Iterator[str]:
+    """The lines of a Markdown table."""
+    for row in (table.head, ["---"] * len(table.head), *table.rows):
         yield f"| {' | '.join(text.replace('|', '&#124;') for text in row)} |"

@@ -12,7 +12,16 @@ from data_prep.errors import UserError
 from data_prep.records import Speaker, sha256_of
 from eval.chat_models.base import ChatModel, Sampling, refuse_if_down
 from eval.chat_models.options import ModelOptions
-from eval.evaluate_supporter import Extras, Replies, Similarity, by_dialogue, compare, evaluate_supporter, pairs_of
+from eval.evaluate_supporter import (
+    Extras,
+    Replies,
+    Similarity,
+    by_dialogue,
+    chance,
+    compare,
+    evaluate_supporter,
+    pairs_of,
+)
 from eval.metrics import vocabulary
 from eval.progress import progress_bar
 from eval.replies import ReferenceTurns, answer, reference_turns
@@ -215,6 +224,9 @@ def _compared(
         name: asdict(evaluate_supporter(everything, replies, extras, turns.left_out, asked.seed))
         for name, replies in kept.items()
     }
+    # Without the judge's part: nobody judged these.
+    aside = Extras(vectors, similarity)
+    result["chance"] = [asdict(one) for one in chance(everything, aside, asked.seed)]
     if len(kept) == 2:
         one, other = kept.values()
         found = compare(everything, one, other, extras, asked.seed)

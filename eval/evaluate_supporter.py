@@ -111,6 +111,27 @@ def _lacks_reply(record: ReplyRecord | None) -> bool:
     return record is None or record.reply is None
 
 
+def chance(turns: Sequence[ReferenceTurn], extras: Extras | None = None, seed: int = 0) -> list[LanguageFigures]:
+    """What real replies reach that were taken from other dialogues: no supporter that listens should stay below it.
+
+    A language with a single dialogue has none.
+    """
+    draws = np.random.default_rng(seed)
+    found = []
+    for language in sorted({turn.language for turn in turns}):
+        spoken = [turn for turn in turns if turn.language == language]
+        order = [spoken[at] for at in draws.permutation(len(spoken))]
+        pairs = []
+        for at, turn in enumerate(order):
+            others = (order[(at + step) % len(order)] for step in range(1, len(order)))
+            other = next((one for one in others if one.dialogue != turn.dialogue), None)
+            if other is not None:
+                pairs.append(Pair(turn.dialogue, turn.language, other.reference, turn.reference))
+        if pairs:
+            found.append(_language(language, pairs, extras or Extras(), seed))
+    return found
+
+
 def _language(language: str, pairs: Sequence[Pair], extras: Extras, seed: int) -> LanguageFigures:
     found = {
         name: figures(measure(pairs, name, extras.vectors, extras.similarity), seed)

@@ -141,7 +141,7 @@ def distinct_interval(counts: Sequence[Counter[tuple[str, ...]]]) -> Interval:
     error = np.sqrt((units - 1) / units * ((without - without.mean()) ** 2).sum())
     if error < 1e-12:
         return Interval(100 * value, None, None, units, reason="every dialogue left out gives the same value")
-    half = t.ppf(0.975, units - 1) * error
+    half = float(t.ppf(0.975, units - 1) * error)
     return Interval(100 * value, 100 * max(0.0, value - half), 100 * min(1.0, value + half), units, "jackknife")
 
 

@@ -34,6 +34,8 @@ def tables(result: Mapping[str, Any]) -> Iterator[Table]:
     for name, found in result.get("replies", {}).items():
         for part in found["languages"]:
             yield _metrics(name, part)
+    for part in result.get("chance", ()):
+        yield _metrics("chance, real replies of other dialogues", part)
     if "differences" in result:
         yield from _differences(result)
     named = {name: found["strategies"] for name, found in result.get("replies", {}).items() if found["strategies"]}

@@ -11,7 +11,7 @@ from data_prep.prompt import load_prompt
 from data_prep.records import Dialogue, Turn
 from eval.chat_models import load_chat_model
 from eval.chat_models.base import Reply, Request, Sampling, Stats
-from eval.evaluate_supporter import compare, evaluate_supporter, named_strategies
+from eval.evaluate_supporter import chance, compare, evaluate_supporter, named_strategies
 from eval.metrics import Pair, figures, measure
 from eval.replies import ReplyRecord, answer, reference_turns, split_strategy
 from eval.replies_folder import LINES, open_replies
@@ -221,6 +221,16 @@ def test_two_supporters_are_compared_on_the_turns_that_both_replied_to():
     assert "distinct2" not in found
 
 
+def test_chance_is_real_replies_of_other_dialogues():
+    rows = [dialogue(f"d{n}", "hi", f"only {n}", card=False, opening="seeker") for n in range(9)]
+    turns = reference_turns(located(rows), HOW).all()
+    (found,) = chance(turns)
+    assert found.replies == 9
+    assert found.definitions["esckit"]["distinct1"].mean == pytest.approx(100 * 10 / 18)  # every reply once
+    assert found.definitions["esckit"]["rouge_l"].mean == pytest.approx(50)  # "only", never the number
+    assert chance(turns[:1]) == []
+
+
 # ---- the command
 
 
@@ -244,7 +254,13 @@ def test_the_command_prints_both_tables_keeps_replies_and_goes_on(tiny_model, tm
     lines = (tmp_path / "out" / LINES).read_bytes()
     shown = evaluate(*command)
     assert (tmp_path / "out" / LINES).read_bytes() == lines  # nothing was asked again
-    for words in ("Perplexity of supporter turns", "nlpcc2025", "METEOR (exact, stem)", "no NLPCC 2025 task 8 overall"):
+    for words in (
+        "Perplexity of supporter turns",
+        "nlpcc2025",
+        "METEOR (exact, stem)",
+        "chance",
+        "no NLPCC 2025 task 8 overall",
+    ):
         assert words in " ".join(shown.split())
     assert json.loads((tmp_path / "out" / "figures.json").read_text(encoding="utf-8")) == found
     assert "| BLEU-2 |" in (tmp_path / "out" / "figures.md").read_text(encoding="utf-8")

@@ -116,7 +116,8 @@ def evaluate(
     prompt: Annotated[
         str | None,
         typer.Option(
-            help="Its system prompt: a name or a .yaml file; default: that of the side.", rich_help_panel=CHAT
+            help="Its system prompt: a name or a .yaml file; default: what it was trained with, else that of the side.",
+            rich_help_panel=CHAT,
         ),
     ] = None,
     max_length: Annotated[
@@ -291,8 +292,8 @@ class Given:
 
 def _side(side: str | None, model: str) -> str:
     """What was asked for, else what the model was trained as, else what it can be measured on at all."""
-    from data_prep.records import parse_json, read_text
     from eval.chat_models import kind_of
+    from eval.evaluate_chat import trained_with
 
     if side is not None:
         if side not in SIDES:
@@ -300,10 +301,8 @@ def _side(side: str | None, model: str) -> str:
         return side
     if kind_of(model) != "hf":
         return "supporter"
-    folders = [Path(part) for part in (model.removeprefix("hf:"), model.rpartition("+")[2])]
-    metrics = next((path for folder in folders if (path := folder / "metrics.json").is_file()), None)
-    kind = parse_json(read_text(metrics), str(metrics)) if metrics else None
-    return kind["kind"] if isinstance(kind, dict) and kind.get("kind") in SIDES else "seeker"
+    kind = trained_with(model).get("kind")
+    return kind if kind in SIDES else "seeker"
 
 
 def _write_judge(result: dict[str, Any], folder: Path) -> None:

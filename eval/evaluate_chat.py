@@ -71,7 +71,8 @@ def evaluate_chat(asked: ChatQuestion, say: Say) -> ChatAnswer:
     from data_prep.prompt import load_prompt
     from train.rows import read_rows
 
-    how = ChatFormat(asked.side, load_prompt(asked.prompt or asked.side), load_prompt("greeting"), asked.max_length)
+    prompt = asked.prompt or _trained_prompt(asked.models[0], asked.side, say) or asked.side
+    how = ChatFormat(asked.side, load_prompt(prompt), load_prompt("greeting"), asked.max_length)
     located = read_rows([asked.on], None, seed=0, prompt=asked.prompt)[: asked.limit]
     similarity = _similarity(asked)
     result: dict[str, Any] = {"on": asked.on, "side": asked.side, "dialogues": len(located), "models": {}}
@@ -95,6 +96,34 @@ def evaluate_chat(asked: ChatQuestion, say: Say) -> ChatAnswer:
     if not asked.replies:
         return ChatAnswer(result, {})
     return _compared(result, turns, kept, asked, similarity)
+
+
+def _trained_prompt(name: str, side: Speaker, say: Say) -> str | None:
+    """The system prompt that a model of `esckit train` was trained with; it is named, since it changes every figure."""
+    recipe = trained_with(name)
+    data = recipe.get("data") if recipe.get("kind") == side else None
+    prompt = data.get("prompt") if isinstance(data, dict) else None
+    if not isinstance(prompt, str):
+        return None
+    say(f"note: system prompt {prompt}, which {name} was trained with; another one: --prompt")
+    return prompt
+
+
+def trained_with(name: str) -> dict[str, Any]:
+    """The recipe that lies in the folder of a model or adapter; empty where there is none."""
+    import yaml
+
+    from data_prep.records import read_text
+
+    path = name.removeprefix("hf:")
+    for folder in (Path(path), Path(path.rpartition("+")[2])):
+        if (file := folder / "recipe.yaml").is_file():
+            try:
+                found = yaml.safe_load(read_text(file))
+            except yaml.YAMLError:
+                return {}
+            return found if isinstance(found, dict) else {}
+    return {}
 
 
 def _load(name: str, asked: ChatQuestion, say: Say) -> ChatModel:
@@ -145,7 +174,11 @@ def _ratio(losses: dict[str, Any], say: Say) -> dict[str, Any] | None:
     from eval.evaluate import perplexity_ratio
 
     first, second = losses
-    return asdict(perplexity_ratio(losses[second], losses[first]))
+    try:
+        return asdict(perplexity_ratio(losses[second], losses[first]))
+    except ValueError as error:
+        say(f"note: no ratio of perplexities: {error}")
+        return None
 
 
 # ---- replies

@@ -27,7 +27,9 @@ LONGER = 1.25
 MOST_PAIRED = 2000
 """Dialogues of which pairs are made; of more, so many at random."""
 LEVEL_STEP = 0.05
-"""A change below it, in levels, is none: different rounding of the same judgment."""
+"""Levels that a judgment must change by to count as risen or fallen."""
+ROUNDING = 1e-4
+"""Levels: what other neighbours in a batch change by rounding alone."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def verdict_of_sameness(figures: dict[str, Interval]) -> str:
     shift, other = figures["shift"], figures["other_level"]
     if shift.mean is None or other.mean is None:
         return f"cannot be told: {shift.reason}"
-    if figures["absolute"].mean == 0:
+    if (figures["absolute"].mean or 0.0) < ROUNDING:
         return "the same judgments"
     moved = {1: "higher on the whole", 0: "no shift on the whole", -1: "lower on the whole"}[direction(shift)]
     return f"another level in {100 * other.mean:.0f} % of dialogues; {moved} ({in_words(shift)} levels)"

@@ -388,8 +388,14 @@ def test_what_a_model_was_trained_as_is_what_it_is_measured_as(tiny_model, tmp_p
     (folder := tmp_path / "model").mkdir()
     for file in tiny_model.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
-    (folder / "metrics.json").write_text('{"kind": "supporter"}', encoding="utf-8")
-    found = evaluate(folder, "--on", data, "--no-replies", "--json")
+    recipe = "kind: supporter\ndata: {prompt: supporter_plain}\n"
+    (folder / "recipe.yaml").write_text(recipe, encoding="utf-8")
+    done = CliRunner().invoke(esckit.app, ["evaluate", str(folder), "--on", str(data), "--no-replies", "--json"])
+    found = json.loads(done.stdout)
     assert found["side"] == "supporter"
     assert "replies" not in found
+    assert "system prompt supporter_plain" in done.stderr
+    given = evaluate(folder, "--on", data, "--no-replies", "--prompt", "supporter", "--json")
+    assert given["tokens"] == found["tokens"]
+    assert given["models"] != found["models"]  # the prompt counts
     assert read_lines(data)[0]["id"] == "d0"

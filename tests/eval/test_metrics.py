@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from nltk.translate.bleu_score import SmoothingFunction, corpus_bleu, sentence_bleu
 from nltk.translate.meteor_score import single_meteor_score
 
@@ -23,7 +24,7 @@ from eval.metrics_formulas import (
     rouge_l,
 )
 from eval.metrics_tokens import characters, rouge_words, words
-from eval.metrics_vectors import extrema, read_vectors
+from eval.metrics_vectors import extrema, greedy_f1, read_vectors
 
 SENTENCE = "i am so sorry to hear that you are feeling worried about your exams maybe talk with a friend"
 SOME = SENTENCE.split()
@@ -236,6 +237,14 @@ def test_a_bad_line_of_a_vector_file_is_named(tmp_path, line):
     path = vector_file(tmp_path, "good 1 0", line, "day 0 2")
     with pytest.raises(UserError, match=r"vectors\.txt:2: is no word with 2 numbers"):
         read_vectors(path, {"good"})
+
+
+def test_greedy_matching_by_hand():
+    one, other = torch.tensor([[1.0, 0.0], [0.6, 0.8]]), torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.6, 0.8]])
+    # Each of the first finds itself; of the other, (0, 1) finds (0.6, 0.8) at 0.8.
+    precision, recall = 1.0, (0.8 + 1 + 1) / 3
+    assert greedy_f1(one, other) == pytest.approx(2 * precision * recall / (precision + recall))
+    assert greedy_f1(one[:0], other) is None
 
 
 # ---- task 8

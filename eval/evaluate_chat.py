@@ -75,7 +75,13 @@ def evaluate_chat(asked: ChatQuestion, say: Say) -> ChatAnswer:
     how = ChatFormat(asked.side, load_prompt(prompt), load_prompt("greeting"), asked.max_length)
     located = read_rows([asked.on], None, seed=0, prompt=asked.prompt)[: asked.limit]
     similarity = _similarity(asked)
-    result: dict[str, Any] = {"on": asked.on, "side": asked.side, "dialogues": len(located), "models": {}}
+    result: dict[str, Any] = {
+        "on": asked.on,
+        "side": asked.side,
+        "prompt": how.prompt.reference(),
+        "dialogues": len(located),
+        "models": {},
+    }
     losses: dict[str, Any] = {}
     kept: dict[str, Replies] = {}
     turns = reference_turns(located, how) if asked.replies else ReferenceTurns()

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -231,8 +231,3 @@ def by_dialogue(
     columns = {name: sums.by_dialogue() for name, sums in measured.items()}
     names = list(dict.fromkeys(pair.dialogue for pair in pairs))
     return {name: {metric: column[at] for metric, column in columns.items()} for at, name in enumerate(names)}
-
-
-def as_result(found: SupporterEvaluation) -> dict[str, Any]:
-    """As JSON holds it."""
-    return asdict(found)

@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 
 LONGER = 1.25
 """One dialogue is longer than another from this ratio of words on; nearer ones are of like length."""
-MOST_PAIRED = 2000
+MOST_PAIRED = 1000
 """Dialogues of which pairs are made; of more, so many at random."""
 LEVEL_STEP = 0.05
 """Levels that a judgment must change by to count as risen or fallen."""

@@ -3,7 +3,7 @@
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from data_prep.prompt import Prompt, load_prompt
 from data_prep.records import Dialogue, Language, Speaker
@@ -32,9 +32,14 @@ class JudgePrompt(Protocol):
 
 @dataclass(frozen=True)
 class OwnPrompt:
-    """Dialogue, rubric, request, from a template that has both languages; the dialogue's language is used."""
+    """Dialogue, rubric, request, from a template that has both languages; the dialogue's language is used.
+
+    `order` of the anchors and another `language` of the words around the dialogue are for checks of a judge.
+    """
 
     prompt: Prompt
+    order: Literal["ascending", "descending"] = "ascending"
+    language: Language | None = None
 
     @classmethod
     def load(cls, name: str = "judge") -> "OwnPrompt":
@@ -42,7 +47,7 @@ class OwnPrompt:
 
     def text(self, dialogue: Dialogue, dimension: Dimension) -> str:
         """Utterances are quoted as JSON strings, so that none can pass for a line of another speaker."""
-        language = dialogue.language
+        language = self.language or dialogue.language
         names = SPEAKERS[language]
         low, high = dimension.scale
         colon = "：" if language == "zh" else ": "
@@ -54,14 +59,16 @@ class OwnPrompt:
             title=getattr(dimension.title, language),
             question=getattr(dimension.question, language),
             anchors="\n".join(
-                f"{level}{colon}{getattr(dimension.anchors[level], language)}" for level in dimension.levels()
+                f"{level}{colon}{getattr(dimension.anchors[level], language)}"
+                for level in (dimension.levels() if self.order == "ascending" else reversed(dimension.levels()))
             ),
             low=str(low),
             high=str(high),
         )
 
     def reference(self) -> dict[str, Any]:
-        return dict(self.prompt.reference())
+        changed = {"order": self.order} if self.order != "ascending" else {}
+        return {**self.prompt.reference(), **changed, **({"language": self.language} if self.language else {})}
 
 
 def parse_level(reply: str, levels: range) -> int | None:

@@ -28,11 +28,12 @@ def evaluate_new_scorer(recipe: Any) -> None:
     import typer
 
     from data_prep.records import write_text
-    from eval.cli_evaluate import evaluate
+    from eval.evaluate_judge import JudgeQuestion, evaluate_judge
+    from eval.scorer_tables import show
 
     shown = io.StringIO()
     with wide_tables(), redirect_stdout(shown):
-        evaluate(str(folder), on=str(test), ratings=[str(ratings)])
+        show(evaluate_judge(JudgeQuestion(str(folder), str(test), [str(ratings)])))
     command = f"esckit evaluate {folder} --on {test} --ratings {ratings}"
     typer.echo(f"\nthe test part, which nothing was chosen by ({command}):\n{shown.getvalue()}")
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))

@@ -1,236 +1,331 @@
 """`esckit evaluate`: a trained thing against held-out data."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from data_prep.errors import UserError
-from eval.progress import progress_bar
 
+JUDGES, CHAT = "Scorers and judges", "Chat models"
+SIDES = ("seeker", "supporter")
 LEVELS = ("median", "mode")
+OF_ASKED = ("adapters", "official", "reading", "min_mass")
+OF_JUDGE = ("baselines_from", "group_by", "level", "probe", *OF_ASKED)
+OF_CHAT = (
+    *("side", "prompt", "max_length", "against", "by_turn", "strategies", "replies", "max_new_tokens", "temperature"),
+    *("top_p", "seed", "model_set", "vectors", "bertscore", "g_score", "beside"),
+)
+OF_REPLIES = (
+    *("max_new_tokens", "temperature", "top_p", "seed", "vectors", "bertscore", "g_score", "out", "ratings", "beside"),
+    "rubric",
+)
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A scorer folder, or a chat model: hf:BASE+ADAPTER.")],
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A scorer folder, or a chat model: hf:BASE+ADAPTER, openai:MODEL@URL, replay:FILE."
+        ),
+    ],
     on: Annotated[str, typer.Option("--on", metavar="DIALOGUES", help="Held-out dialogues (JSONL).")],
     ratings: Annotated[
-        list[str] | None, typer.Option(help="Ratings of those dialogues (JSONL), for a scorer; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="People's ratings of those dialogues (JSONL), may be repeated: MODEL is a judge, measured against "
+            "them. With --side supporter: ratings of its replies there, which the text metrics are correlated with."
+        ),
     ] = None,
     rubric: Annotated[
-        str | None, typer.Option(help="Which rubric of a scorer that was trained on several: a name or .yaml path.")
+        str | None,
+        typer.Option(help="Of the ratings: a name or .yaml path; for a scorer that was trained on several: which."),
     ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Also write the figures there; replies are kept and gone on with."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Dialogues read at once.")] = 4,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N dialogues.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     baselines_from: Annotated[
         list[str] | None,
         typer.Option(
             metavar="DIALOGUES",
             help="Training dialogues that the baselines are fitted on, their ratings among --ratings; may be "
             "repeated. Default: cross-validation over groups of the dialogues of --on.",
+            rich_help_panel=JUDGES,
         ),
     ] = None,
     group_by: Annotated[
         str,
-        typer.Option(help="What dialogues of one group share, as in data split; intervals resample groups."),
+        typer.Option(
+            help="What dialogues of one group share, as in data split; intervals resample groups.",
+            rich_help_panel=JUDGES,
+        ),
     ] = "card,situation,opening,text",
     level: Annotated[
-        str, typer.Option(help="Which level a scorer's distribution stands for: median, as in scoring, or mode.")
+        str,
+        typer.Option(
+            help="Which level a distribution stands for: median, as in scoring, or mode.", rich_help_panel=JUDGES
+        ),
     ] = "median",
-    out: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Also write a scorer's figures there: Markdown, CSV, JSON.")
-    ] = None,
-    side: Annotated[str, typer.Option(help="Whose turns a chat model is measured on: seeker or supporter.")] = "seeker",
-    max_length: Annotated[int, typer.Option(help="Tokens a dialogue; older turns of longer ones are dropped.")] = 2048,
-    batch_size: Annotated[int, typer.Option(help="Dialogues read at once.")] = 4,
-    against: Annotated[str | None, typer.Option(help="A second chat model to compare with, such as the base.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Use only the first N dialogues.")] = None,
-    by_turn: Annotated[bool, typer.Option("--by-turn", help="Also show perplexity at each turn position.")] = False,
-    strategies: Annotated[
-        bool, typer.Option("--strategies", help="Also how often a supporter picks the real strategy of a turn.")
+    probe: Annotated[
+        bool,
+        typer.Option(
+            "--probe",
+            help="Also what its levels depend on: asking again, length, padding, lists, repeated advice, order of the "
+            "rubric, wording, language. Judges everything seven times more.",
+            rich_help_panel=JUDGES,
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    adapters: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a chat model as a judge: folder of one LoRA adapter a dimension and language.",
+            rich_help_panel=JUDGES,
+        ),
+    ] = None,
+    official: Annotated[
+        str | None,
+        typer.Option(help="Likewise: a clone of the official repository, to ask in its words.", rich_help_panel=JUDGES),
+    ] = None,
+    reading: Annotated[
+        str,
+        typer.Option(
+            help="Likewise: labels (their probabilities), or generate (and read the reply strictly).",
+            rich_help_panel=JUDGES,
+        ),
+    ] = "labels",
+    min_mass: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Likewise: no score where all labels have less probability.", rich_help_panel=JUDGES
+        ),
+    ] = 0.5,
+    side: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose turns a chat model is measured on: seeker or supporter. Default: what it was trained as, else "
+            "seeker; supporter for a model on a server.",
+            rich_help_panel=CHAT,
+        ),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            help="Its system prompt: a name or a .yaml file; default: what it was trained with, else that of the side.",
+            rich_help_panel=CHAT,
+        ),
+    ] = None,
+    max_length: Annotated[
+        int,
+        typer.Option(
+            help="Tokens a dialogue, for perplexity; older turns of longer ones are dropped.", rich_help_panel=CHAT
+        ),
+    ] = 2048,
+    against: Annotated[
+        str | None,
+        typer.Option(help="A second chat model to compare with, such as the base.", rich_help_panel=CHAT),
+    ] = None,
+    by_turn: Annotated[
+        bool, typer.Option("--by-turn", help="Also show perplexity at each turn position.", rich_help_panel=CHAT)
+    ] = False,
+    strategies: Annotated[
+        bool,
+        typer.Option(
+            "--strategies",
+            help="Also how often a supporter picks the real strategy of a turn, by its probabilities.",
+            rich_help_panel=CHAT,
+        ),
+    ] = False,
+    replies: Annotated[
+        bool,
+        typer.Option(
+            "--replies/--no-replies",
+            help="Whether a supporter also replies to every real history, for text metrics.",
+            rich_help_panel=CHAT,
+        ),
+    ] = True,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.", rich_help_panel=CHAT)] = 128,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="Of replies; 0 always takes the likeliest token.", rich_help_panel=CHAT)
+    ] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Of replies; above 0, up to 1.", rich_help_panel=CHAT)] = 1.0,
+    seed: Annotated[
+        int, typer.Option(help="Decides the draws of replies and of resampling.", rich_help_panel=CHAT)
+    ] = 0,
+    model_set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="An option of an openai: model, as in simulate --supporter-set; may be repeated.",
+            rich_help_panel=CHAT,
+        ),
+    ] = None,
+    vectors: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Word vectors as text (GloVe, word2vec), for Vector Extrema.", rich_help_panel=CHAT
+        ),
+    ] = None,
+    bertscore: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENCODER",
+            help="Also F1 of this encoder's token vectors (as BERTScore, without idf and rescaling). Default: off.",
+            rich_help_panel=CHAT,
+        ),
+    ] = None,
+    g_score: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=100,
+            help="The LLM judge's part of NLPCC 2025 task 8 (mean of 1 to 5, / 5 x 100), for its overall score.",
+            rich_help_panel=CHAT,
+        ),
+    ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="--out of another supporter's evaluation with --ratings: correlations within and between models.",
+            rich_help_panel=CHAT,
+        ),
+    ] = None,
 ) -> None:
-    """Measure a chat model's perplexity, or a scorer's agreement with raters, on held-out data.
+    """Measure a scorer's or judge's agreement with raters, or how well a chat model predicts and replaces real turns.
 
     Example: esckit evaluate hf:smollm2-135m-instruct+runs/role --on valid.jsonl --against hf:smollm2-135m-instruct
 
-    Example: esckit evaluate runs/rank --on valid.jsonl --ratings ratings.jsonl
+    Example: esckit evaluate runs/rank --on valid.jsonl --ratings ratings.jsonl --probe
+
+    Example: esckit evaluate openai:qwen3@http://localhost:8000/v1 --on valid.jsonl --side supporter --out runs/replies
     """
-    of_scorer = {"--rubric": rubric, "--baselines-from": baselines_from, "--out": out}
-    if (Path(model) / "scorer_config.json").is_file():
-        if not ratings:
-            raise UserError("--ratings is missing: a scorer is measured against what people said of the dialogues")
-        if by_turn:
-            raise UserError("--by-turn is for a chat model; a scorer reads whole dialogues")
-        if strategies:
-            raise UserError("--strategies is for a supporter, a scorer picks none; leave it out")
+    from eval.evaluate_judge import JudgeQuestion, evaluate_judge, is_scorer
+
+    given = Given(context)
+    scorer = is_scorer(model)
+    if scorer or (side is None and (ratings or adapters or official or probe)):
+        if scorer:
+            given.refuse((*OF_CHAT, *OF_ASKED), f"{model} is a scorer", "a chat model")
+        else:
+            given.refuse(OF_CHAT, f"{model} is asked for its judgment", "a seeker or supporter (--side)")
         if level not in LEVELS:
             raise UserError(f"--level {level!r}: expected {' or '.join(LEVELS)}")
-        result = _scorer(model, on, ratings, rubric, baselines_from or [], group_by, level, batch_size, limit)
+        how = {"adapters": adapters, "official": official, "reading": reading, "min_mass": min_mass}
+        asked = JudgeQuestion(
+            *(model, on, ratings or [], rubric, baselines_from or [], group_by, level, batch_size, limit),
+            out=Path(out) if out else None,
+            probe=probe,
+            asked=None if scorer else how,
+        )
+        result = evaluate_judge(asked)
         if out is not None:
-            _write(result, Path(out))
-    else:
-        if ratings:
-            raise UserError(f"{model}: is no scorer folder (no scorer_config.json), and --ratings is for a scorer")
-        for option, value in of_scorer.items():
-            if value is not None:
-                raise UserError(f"{option} is for a scorer, and {model} is none (no scorer_config.json); leave it out")
-        if side not in ("seeker", "supporter"):
-            raise UserError(f"--side {side!r}: expected seeker or supporter")
-        result = _chat(model, against, on, side, max_length, batch_size, limit, by_turn, strategies)
-    if as_json:
-        typer.echo(json.dumps(result, indent=1, ensure_ascii=False))
-    else:
-        _show(result)
+            _write_judge(result, Path(out))
+        _print(result, as_json)
+        return
+    given.refuse(OF_JUDGE, f"{model} is no scorer folder (no scorer_config.json)", "a scorer or judge (with --ratings)")
+    chosen = _side(side, model)
+    talks = replies and chosen == "supporter"
+    if not talks:
+        given.refuse(OF_REPLIES, f"{model} replies to nothing here", "a supporter's replies (--side supporter)")
+    if beside and not ratings:
+        raise UserError("--beside compares with ratings of this model too; give them with --ratings")
+    if not 0 < top_p <= 1:
+        raise UserError(f"--top-p is {top_p:g}; it must lie above 0 and be at most 1")
+    models = (model, *([against] if against else []))
+    settings = {
+        **{"max_length": max_length, "batch_size": batch_size, "limit": limit, "prompt": prompt, "by_turn": by_turn},
+        **{"strategies": strategies, "replies": talks, "seed": seed, "out": Path(out) if out else None},
+        **{"vectors": vectors, "bertscore": bertscore, "g_score": g_score},
+    }
+    sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
+    found = _chat(models, on, chosen, settings, sampling, model_set or [], (ratings or [], rubric, beside or []))
+    _print(found, as_json)
+    if any(one["missing"] for one in found.get("replies", {}).values()):
+        raise typer.Exit(1)
 
 
-def _scorer(
-    path: str,
+def _chat(
+    models: tuple[str, ...],
     on: str,
-    ratings_files: list[str],
-    rubric: str | None,
-    baselines_from: list[str],
-    group_by: str,
-    level: str,
-    batch_size: int,
-    limit: int | None,
+    side: Any,
+    settings: dict[str, Any],
+    sampling: dict[str, Any],
+    model_set: list[str],
+    rated: tuple[list[str], str | None, list[str]],
 ) -> dict[str, Any]:
-    from data_prep.cli import parse_names
-    from data_prep.records import Dialogue, read_records
-    from eval.evaluate_scorer import evaluate_scorer
-    from train.rank import read_ratings
-    from train.scorer import Scorer
+    from eval.chat_models.base import Sampling
+    from eval.chat_models.options import check_fits, read_options
+    from eval.evaluate_chat import ChatQuestion, evaluate_chat
+    from eval.supporter_files import finish, read_rated
 
-    dialogues = read_records(on, Dialogue)[:limit]
-    learned = [dialogue for file in baselines_from for dialogue in read_records(file, Dialogue)]
-    scorer = Scorer.load(path, rubric)
-    others = {one.rubric.name for one in scorer.config.rubrics} - {scorer.rubric.name}
-    ratings = read_ratings(ratings_files, scorer.rubric, others=others)
-    with progress_bar("score", len(dialogues)) as advance:
-        scores = scorer.score(dialogues, batch_size, advance)
-    found = evaluate_scorer(
-        scorer.rubric,
-        scores,
-        dialogues,
-        ratings,
-        scorer.config.training_levels,
-        learned,
-        parse_names(group_by, "--group-by"),
-        level,
-    )
-    shortened = scorer.shortened(dialogues)
-    return {"scorer": scorer.identity(), "on": Path(on).name, "shortened": shortened, **asdict(found)}
+    options = read_options(None, model_set, "--set")
+    for name in models:
+        check_fits(options, name, "--set")
+    question = ChatQuestion(models, on, side, sampling=Sampling(**sampling), options=options, **settings)
+    people = read_rated(models[0], *rated)
+    found = evaluate_chat(question, lambda remark: typer.echo(remark, err=True))
+    if question.replies:
+        finish(found, question, people)
+    return found.result
 
 
-def _write(result: dict[str, Any], folder: Path) -> None:
+class Given:
+    """Which options stand on the command line."""
+
+    def __init__(self, context: typer.Context):
+        self._context = context
+
+    def refuse(self, names: tuple[str, ...], because: str, only_for: str) -> None:
+        """Raises UserError when one of these options is given: it would change nothing."""
+        for parameter in self._context.command.params:
+            source = self._context.get_parameter_source(parameter.name or "")
+            if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+                raise UserError(f"{parameter.opts[0]} is for {only_for}, and {because}; leave it out")
+
+
+def _side(side: str | None, model: str) -> str:
+    """What was asked for, else what the model was trained as, else what it can be measured on at all."""
+    from eval.chat_models import kind_of
+    from eval.evaluate_chat import trained_with
+
+    if side is not None:
+        if side not in SIDES:
+            raise UserError(f"--side {side!r}: expected seeker or supporter")
+        return side
+    if kind_of(model) != "hf":
+        return "supporter"
+    kind = trained_with(model).get("kind")
+    return kind if kind in SIDES else "seeker"
+
+
+def _write_judge(result: dict[str, Any], folder: Path) -> None:
     from data_prep.records import write_text
+    from eval import judge_check_tables
     from eval.scorer_tables import markdown, tidy
 
     folder.mkdir(parents=True, exist_ok=True)
     head = f"# {result['scorer']['name']} on {result['on']}\n\n"
-    write_text(folder / "agreement.md", head + markdown(result))
+    checks = judge_check_tables.markdown(result["checks"]) if "checks" in result else ""
+    write_text(folder / "agreement.md", head + markdown(result) + checks)
     write_text(folder / "agreement.csv", tidy(result))
     write_text(folder / "agreement.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
-def _chat(
-    model: str,
-    against: str | None,
-    on: str,
-    side: Any,
-    max_length: int,
-    batch_size: int,
-    limit: int | None,
-    with_turns: bool,
-    strategies: bool,
-) -> dict[str, Any]:
-    from data_prep.prompt import load_prompt
-    from eval.chat_models import parse_spec
-    from eval.evaluate import perplexity_interval, perplexity_ratio
-    from eval.strategies import strategy_choices, strategy_figures, strategy_tokens
-    from train.masking import ChatRenderer
-    from train.models import load_chat_model
-    from train.perplexity import by_turn, total, turn_losses
-    from train.rows import ChatFormat, chat_rows, read_rows
-    from train.templates import stabilise
+def _print(result: dict[str, Any], as_json: bool) -> None:
+    from eval import judge_check_tables, scorer_tables, supporter_tables
 
-    how = ChatFormat(side, load_prompt(side), load_prompt("greeting"), max_length)
-    located = read_rows([on], None, seed=0)[:limit]
-    result: dict[str, Any] = {"on": on, "side": side, "dialogues": len(located), "models": {}}
-    losses = {}
-    for name in [model, *([against] if against else [])]:
-        spec = parse_spec(name)
-        loaded, tokenizer = load_chat_model(spec.base, spec.adapter)
-        renderer = ChatRenderer(stabilise(tokenizer))
-        for note in renderer.notes:
-            typer.echo(f"note: {note}", err=True)
-        rows, report = chat_rows(how, renderer, located)
-        with progress_bar(name, len(rows)) as advance:
-            turns = turn_losses(loaded, rows, batch_size, advance)
-        losses[name] = [total(each) for each in turns]
-        if with_turns:
-            result.setdefault("by_turn", {})[name] = by_turn(turns)
-        result["models"][name] = asdict(perplexity_interval(losses[name]))
-        if strategies:
-            with progress_bar(f"{name}, strategies", len(rows)) as advance:
-                choices = strategy_choices(loaded, rows, strategy_tokens(renderer), batch_size, advance)
-            result.setdefault("strategies", {})[name] = asdict(strategy_figures(choices))
-        result["tokens"] = report.supervised_tokens
-        result["shortened"] = report.shortened
-    if against:
-        result["ratio"] = asdict(perplexity_ratio(losses[against], losses[model]))
-    return result
-
-
-def _show_turns(console: Any, result: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    table = Table(title=f"Perplexity at each {result['side']} turn")
-    for column in ("turn", "tokens", *result["by_turn"]):
-        table.add_column(column, overflow="fold")
-    # Models with different tokenizers may see more turns or fewer tokens: the first one's are shown.
-    for cells in zip(*result["by_turn"].values(), strict=False):
-        figures = ["undefined" if cell["perplexity"] is None else f"{cell['perplexity']:.2f}" for cell in cells]
-        table.add_row(str(cells[0]["turn"]), str(cells[0]["tokens"]), *figures)
-    console.print(table)
-
-
-def _show(result: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from eval.scorer_tables import cell, show
-
-    if "scorer" in result:
-        show(result)
-        return
-    console = Console()
-    table = Table(title=f"Perplexity of {result['side']} turns, {result['dialogues']} dialogues, 95 % interval")
-    table.add_column("model", overflow="fold")
-    table.add_column("perplexity")
-    for name, interval in result["models"].items():
-        table.add_row(name, cell(interval))
-    console.print(table)
-    console.print(f"{result['tokens']} supervised tokens; {result['shortened']} dialogues shortened to max_length")
-    if "by_turn" in result:
-        _show_turns(console, result)
-    if "ratio" in result:
-        console.print(f"first / second: {cell(result['ratio'], 3)} (below 1: the first predicts better)")
-    if "strategies" in result:
-        _show_strategies(console, result["strategies"])
-
-
-def _show_strategies(console: Any, found: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    from eval.scorer_tables import cell
-
-    one = next(iter(found.values()))
-    table = Table(title=f"Strategy of {one['turns']} supporter turns, real history, 95 % interval over dialogues")
-    for column in ("model", "accuracy", "macro-F1", "mass on the eight"):
-        table.add_column(column, overflow="fold")
-    for name, figures in found.items():
-        table.add_row(name, *(cell(figures[key]) for key in ("accuracy", "macro_f1", "mass")))
-    table.add_row(f"always {one['constant']}", cell(one["constant_accuracy"]), f"{one['constant_macro_f1']:.2f}", "")
-    console.print(table)
+    if as_json:
+        typer.echo(json.dumps(result, indent=1, ensure_ascii=False))
+    elif "scorer" in result:
+        scorer_tables.show(result)
+        if "checks" in result:
+            judge_check_tables.show(result["checks"])
+    else:
+        supporter_tables.show(result)

@@ -23,7 +23,7 @@ from eval.statistics import Interval
 Given = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 """dialogue id -> rater -> dimension -> value (`train.rank.read_ratings`)."""
 Scores = Sequence[Mapping[str, Sequence[float]] | None]
-"""Of every dialogue: dimension -> distribution, or None where there is no score."""
+"""Of every dialogue: dimension -> distribution, where there is one; or None where there is no score at all."""
 
 COMPARED = ("kappa", "accuracy", "mae")
 FOLDS = 5
@@ -101,13 +101,15 @@ def evaluate_scorer(
     group_by: Sequence[str] = GROUP_KINDS,
     level: str = "median",
     seed: int = 0,
+    named_levels: bool = False,
 ) -> ScorerEvaluation:
     """Agreement of scores with every rating, dimension by dimension and language by language.
 
     `scores` are those of `dialogues`, in order. `training_levels` are the ratings that the scorer learned from, by
     level, which the constant is taken of; without them it is of what the regressions are fitted on. These are fitted
     on `baselines_from`, whose ratings are in `ratings` too, or else by cross-validation over groups of `dialogues`.
-    `level` is one of LEVEL_RULES, the same for everybody but the constant.
+    `level` is one of LEVEL_RULES, the same for everybody but the constant. `named_levels`: the distributions only say
+    which level was named, so that there is no calibration to measure.
     Raises UserError when no dialogue has a rating, a dimension has none, or training dialogues are among those given.
     """
     rated = [index for index, one in enumerate(dialogues) if is_rated(ratings.get(one.id, {}))]
@@ -130,7 +132,7 @@ def evaluate_scorer(
     result = ScorerEvaluation(
         dialogues=len(dialogues),
         without_rating=len(dialogues) - len(chosen),
-        unscored=sum(one is None for one in found),
+        unscored=sum(not one for one in found),
         ratings_elsewhere=sum(is_rated(raters) for name, raters in ratings.items() if name not in known),
         groups=int(group.max()) + 1,
         baselines=how,
@@ -140,12 +142,19 @@ def evaluate_scorer(
         said = {"scorer": rule(distributions(rubric, name, found)), "constant": constants[name]}
         said |= {kind: rule(by_dimension[name]) for kind, by_dimension in rest.items()}
         for language, part in languages(chosen, rows[name]):
-            result.dimensions.append(_measured(rubric, name, language, part, said, level, seed))
+            result.dimensions.append(_measured(rubric, name, language, part, said, level, seed, named_levels))
     return result
 
 
 def _measured(
-    rubric: Rubric, name: str, language: str, rows: Rows, said: Mapping[str, Predictions], level: str, seed: int
+    rubric: Rubric,
+    name: str,
+    language: str,
+    rows: Rows,
+    said: Mapping[str, Predictions],
+    level: str,
+    seed: int,
+    named_levels: bool,
 ) -> DimensionFigures:
     levels = list(rubric.dimension(name).levels())
     spoken = {who: predictions.of(rows.dialogue) for who, predictions in said.items()}
@@ -154,8 +163,9 @@ def _measured(
     predictors = {}
     for who, one in spoken.items():
         found = figures(rows.rated, one, rows.group, seed)
-        if who == "human":
-            found["ece"] = Interval(None, None, None, found["ece"].n_cards, reason="a person gives no probabilities")
+        if who == "human" or (who == "scorer" and named_levels):
+            said_by = "a person" if who == "human" else "this judge"
+            found["ece"] = Interval(None, None, None, found["ece"].n_cards, reason=f"{said_by} gives no probabilities")
         predictors[who] = Predictor(int(one.given().sum()), found, confusion(rows.rated, one))
     beside = {
         who: differences(rows.rated, spoken["scorer"], one, rows.group, COMPARED, seed)
@@ -276,7 +286,7 @@ def languages(dialogues: Sequence[Dialogue], rows: Rows) -> Iterator[tuple[str, 
 def distributions(rubric: Rubric, name: str, scores: Scores) -> Floats:
     """[dialogues, levels], NaN for a dialogue without a score."""
     missing = [float("nan")] * len(rubric.dimension(name).levels())
-    return np.array([missing if one is None else list(one[name]) for one in scores], dtype=float)
+    return np.array([missing if one is None or name not in one else list(one[name]) for one in scores], dtype=float)
 
 
 def constant(counts: Sequence[int] | Ints, size: int) -> Predictions:

@@ -6,7 +6,7 @@ have together. Or the model generates, and its reply is read strictly; what cann
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -69,6 +69,10 @@ class GenerativeJudge:
 
     def identity(self) -> dict[str, Any]:
         return dict(self._identity)
+
+    def asked_with(self, prompt: JudgePrompt) -> "GenerativeJudge":
+        """The same weights, asked in other words: another judge by its identity, for checks of this one."""
+        return GenerativeJudge(self.rubric, self._models, replace(self.how, prompt=prompt))
 
     def shortened(self, transcripts: Sequence[Transcript]) -> int:
         """None ever: a dialogue that is too long has a missing judgment, with the reason."""

@@ -63,7 +63,17 @@ def stages(data: Path) -> list[Stage]:
             "Held-out perplexity and strategies, after and before",
             [
                 *("evaluate", f"hf:{BASE}+{TRAINED}", "--against", f"hf:{BASE}", "--on", held_out),
-                *("--side", "supporter", "--strategies", "--limit", str(HELD_OUT), "--max-length", "1024", "--json"),
+                *(
+                    "--side",
+                    "supporter",
+                    "--no-replies",
+                    "--strategies",
+                    "--limit",
+                    str(HELD_OUT),
+                    "--max-length",
+                    "1024",
+                    "--json",
+                ),
             ],
             capture=FIGURES,
         ),

@@ -92,7 +92,7 @@ class RunWriter(Run):
         super().__init__(folder, manifest)
         self._unlock = unlock
         for name in ("dialogues.jsonl", "judgments.jsonl"):
-            if note := _repair(folder / name):
+            if note := repair_lines(folder / name):
                 self.notes.append(note)
 
     def __enter__(self) -> "RunWriter":
@@ -103,11 +103,11 @@ class RunWriter(Run):
 
     def add_transcripts(self, transcripts: Sequence[Transcript]) -> None:
         """Appends a finished batch with one write, flushed to disk before this returns."""
-        _append(self.folder / "dialogues.jsonl", transcripts)
+        append_lines(self.folder / "dialogues.jsonl", transcripts)
 
     def add_judgments(self, judgments: Sequence[Judgment]) -> None:
         """Appends judgments with one write, flushed to disk before this returns."""
-        _append(self.folder / "judgments.jsonl", judgments)
+        append_lines(self.folder / "judgments.jsonl", judgments)
 
     def note(self, name: str, value: Any) -> None:
         """Adds to the manifest what changes no number and is no setting: where a merged or imported run comes from."""
@@ -144,7 +144,7 @@ def load_run(path: str | Path) -> Run:
 def append_to_run(path: str | Path) -> RunWriter:
     """An existing run folder for writing (scorers). Raises UserError when it is none or is being written."""
     load_run(path)
-    unlock = _lock(Path(path))
+    unlock = lock_folder(Path(path))
     return RunWriter(Path(path), load_run(path).manifest, unlock)
 
 
@@ -163,7 +163,7 @@ def open_run(path: str | Path, settings: dict[str, Any], plan: Plan | None = Non
         raise UserError(f"{folder}: holds files but no manifest.json, so it is no run folder; name another --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        unlock = _lock(folder)
+        unlock = lock_folder(folder)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror}); name another --out") from None
     try:
@@ -250,7 +250,7 @@ def _parse_line(line: bytes, where: str, kind: type[LineT]) -> LineT:
         raise UserError(f"{where}: {describe_invalid(error)}") from None
 
 
-def _repair(path: Path) -> str | None:
+def repair_lines(path: Path) -> str | None:
     """Cuts a last line that a crash left without its end; returns what was done, for the user."""
     if not path.exists():
         return None
@@ -263,9 +263,9 @@ def _repair(path: Path) -> str | None:
     return f"{path}: the last line was incomplete (an earlier run was stopped while writing) and was removed"
 
 
-def _append(path: Path, records: Iterable[Record]) -> None:
+def append_lines(path: Path, records: Iterable[Record]) -> None:
     block = "".join(dump_line(record) for record in records).encode()
-    # One unbuffered write: a kill leaves the whole block, nothing of it, or a tail that `_repair` recognises.
+    # One unbuffered write: a kill leaves the whole block, nothing of it, or a tail that `repair_lines` recognises.
     with open(path, "ab", buffering=0) as stream:
         start = stream.tell()
         try:
@@ -281,7 +281,7 @@ def _append(path: Path, records: Iterable[Record]) -> None:
             ) from None
 
 
-def _lock(folder: Path) -> Callable[[], None]:
+def lock_folder(folder: Path) -> Callable[[], None]:
     """Takes the folder's writer lock; the kernel frees it when the process ends, however it ends."""
     import fcntl
 

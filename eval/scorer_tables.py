@@ -66,6 +66,8 @@ def notes(result: Mapping[str, Any]) -> Iterator[str]:
     yield f"the predicted level is the distribution's {result['level']}"
     yield f"regressions: {result['baselines']}"
     yield f"intervals over {result['groups']} groups of dialogues"
+    for reason, count in sorted(result.get("missing", {}).items()):
+        yield f"{count} judgments are missing: {reason}"
     for key, what in (
         ("without_rating", "dialogues have no rating in the files given: left out"),
         ("unscored", "rated dialogues have no score: left out of the scorer's figures"),

@@ -316,7 +316,9 @@ def test_a_misspelt_command_line_is_one_line(arguments, says):
 
 def test_evaluate_tells_a_missing_scorer_from_a_chat_model(tmp_path):
     ratings = ("--on", SAMPLES / "rated_dialogues.jsonl", "--ratings", SAMPLES / "ratings.jsonl")
-    assert "is no scorer folder" in one_line(esckit("evaluate", tmp_path / "none", *ratings, code=2))
+    assert "none' is no folder" in one_line(esckit("evaluate", tmp_path / "none", *ratings, code=2))
+    (tmp_path / "empty").mkdir()
+    assert "config.json" in one_line(esckit("evaluate", tmp_path / "empty", *ratings, code=2))
 
 
 def test_a_model_folder_that_is_missing_is_not_asked_of_the_hub(tmp_path):

@@ -13,7 +13,9 @@ from typing import Any
 
 from data_prep.errors import UserError
 from data_prep.rubric import Rubric
-from eval.runs import EndReason, Judgment, Run, Transcript, differences
+from eval.report_runs import check_comparable, choose_scorers, one_rubric
+from eval.runs import EndReason, Judgment, Run, Transcript
+from eval.slices import Slice, make_slices
 from eval.statistics import (
     Interval,
     PairedDifference,
@@ -23,22 +25,14 @@ from eval.statistics import (
     paired_difference,
     smallest_detectable_difference,
     to_percent,
+    worst_case_bounds,
 )
+from eval.statistics_ranks import RankInterval, rank_intervals
+from eval.statistics_variance import Components, Rated, variance_components
 
 AVERAGE = "average"
 ALPHA = 0.05
 FEW_CARDS = 10
-# What may differ between compared runs: the system under test, and how much was run. The supporter's prompt and
-# sampling belong to the system under test, but a reader must know of them, so they are noted.
-NOTED_SETTINGS = ("simulation.supporter_",)
-FREE_SETTINGS = (
-    "supporter.",
-    "cards.",
-    "simulation.seed:",
-    "simulation.samples:",
-    "simulation.batch_size:",
-    *NOTED_SETTINGS,
-)
 
 
 @dataclass(frozen=True)
@@ -79,6 +73,12 @@ class Entry:
     """Dialogues without a full set of judgments, by reason."""
     cut_turns: int
     """Supporter turns that ended at the token limit."""
+    bounds: tuple[float, float] | None
+    """The average, on 0..100, were every dialogue without a score at the bottom, and at the top, of the scale."""
+    variance: Components | None
+    """Of the average, in squared points of 100; None where no card has two samples and no dialogue two judges."""
+    rank: RankInterval | None = None
+    """None without an average, or with a single supporter."""
 
 
 @dataclass
@@ -110,6 +110,8 @@ class Report:
     confidence: float
     seed: int
     warnings: list[str]
+    slices: list[Slice]
+    """Of the averages, in the order of the entries."""
 
 
 def build_report(
@@ -124,9 +126,9 @@ def build_report(
     if not runs:
         raise UserError("a report needs at least one run folder")
     warnings: list[str] = []
-    chosen = _choose_scorers(runs, scorer, force, warnings)
-    rubric = _one_rubric(runs, chosen)
-    _check_comparable(runs, force, warnings)
+    chosen = choose_scorers(runs, scorer, force, warnings)
+    rubric = one_rubric(runs, chosen)
+    check_comparable(runs, force, warnings)
     columns = _columns(rubric)
     entries = [
         entry
@@ -136,78 +138,12 @@ def build_report(
     _name_apart(entries)
     entries.sort(key=_by_average)
     comparisons = _compare(entries, columns, confidence, seed)
+    _rank(entries, comparisons)
+    cards = [transcript.card for entry in entries for transcript in entry.transcripts]
+    slices = make_slices(cards, [entry.points[AVERAGE] for entry in entries], confidence, seed)
     scorers = {label: run.scorers()[label] for run, label in zip(runs, chosen, strict=True)}
     warnings += _warnings(runs, entries, comparisons, scorers)
-    return Report(list(runs), rubric, scorers, columns, entries, comparisons, confidence, seed, warnings)
-
-
-def _choose_scorers(runs: Sequence[Run], asked: str | None, force: bool, warnings: list[str]) -> list[str]:
-    """The scorer label to use of every run."""
-    chosen = []
-    for run in runs:
-        present = sorted({judgment.scorer for judgment in run.judgments()})
-        if not present:
-            raise UserError(f"{run.folder}: is not scored; run: esckit score {run.folder} --scorer PATH")
-        fitting = [name for name in present if asked is None or name == asked or name.split("@")[0] == asked]
-        if not fitting:
-            raise UserError(f"{run.folder}: scorer {asked!r} did not judge here; known: {', '.join(present)}")
-        if len(fitting) > 1:
-            raise UserError(
-                f"{run.folder}: judged by {len(fitting)} scorers ({', '.join(fitting)}); name one with --scorer"
-            )
-        chosen.append(fitting[0])
-    for run, label in zip(runs, chosen, strict=True):
-        if label != chosen[0]:
-            found = f"{runs[0].folder} was judged by {chosen[0]}, {run.folder} by {label}"
-            if not force:
-                raise UserError(f"{found}; score both with one scorer, or compare anyway with --force")
-            warnings.append(f"Forced: {found}; a difference may be the scorers', not the supporters'.")
-    return chosen
-
-
-def _one_rubric(runs: Sequence[Run], chosen: Sequence[str]) -> Rubric:
-    rubrics = []
-    for run, label in zip(runs, chosen, strict=True):
-        stored = run.scorers().get(label)
-        if stored is None or "rubric" not in stored:
-            raise UserError(f"{run.folder / 'scorers.json'}: says nothing of scorer {label!r}; score the run again")
-        rubrics.append(Rubric.model_validate(stored["rubric"]))
-    shape = [(dimension.name, dimension.scale) for dimension in rubrics[0].dimensions]
-    for run, rubric in zip(runs, rubrics, strict=True):
-        # Not even --force can subtract a scale of 1..5 from one of 0..4.
-        if [(dimension.name, dimension.scale) for dimension in rubric.dimensions] != shape:
-            raise UserError(
-                f"{run.folder}: rubric {rubric.name} has other dimensions than {rubrics[0].name} of {runs[0].folder}"
-            )
-    return rubrics[0]
-
-
-def _check_comparable(runs: Sequence[Run], force: bool, warnings: list[str]) -> None:
-    first = runs[0]
-    cards = {one.card.id: one.card for one in first.transcripts()}
-    for run in runs[1:]:
-        lines = [
-            line.replace(" in the folder", f" in {first.folder.name}").replace(" now", f" in {run.folder.name}")
-            for line in differences(first.settings, run.settings)
-        ]
-        if noted := [line for line in lines if line.startswith(NOTED_SETTINGS)]:
-            warnings.append(f"The supporters were set up differently: {_listed(noted)}.")
-        found = [line for line in lines if not line.startswith(FREE_SETTINGS)]
-        changed = sorted({c.card.id for c in run.transcripts() if cards.get(c.card.id, c.card) != c.card})
-        if changed:
-            found.append(f"card {changed[0]!r} is another card there ({len(changed)} such cards)")
-        if not found:
-            continue
-        if not force:
-            raise UserError(
-                f"{run.folder}: differs from {first.folder} in more than the supporter ({_listed(found)}); "
-                "simulate both alike, or compare anyway with --force"
-            )
-        warnings.append(f"Forced: {run.folder.name} differs in more than the supporter ({_listed(found)}).")
-
-
-def _listed(lines: Sequence[str]) -> str:
-    return "; ".join(lines[:4]) + (f"; and {len(lines) - 4} more" if len(lines) > 4 else "")
+    return Report(list(runs), rubric, scorers, columns, entries, comparisons, confidence, seed, warnings, slices)
 
 
 def _columns(rubric: Rubric) -> list[Column]:
@@ -229,12 +165,14 @@ def _entries(
     for supporter, transcripts in grouped.items():
         points: dict[str, dict[str, list[float]]] = {column.name: {} for column in columns}
         missing: Counter[str] = Counter()
+        unscored: Counter[str] = Counter()
         for transcript in transcripts:
             found = _points_of(transcript, judgments, rubric)
             for name, value in found.items():
                 points[name].setdefault(transcript.card.id, []).append(value)
             if AVERAGE not in found:
                 missing[_why_missing(transcript, judgments, rubric)] += 1
+                unscored[transcript.card.id] += 1
         entries.append(
             Entry(
                 label=supporter,
@@ -247,9 +185,42 @@ def _entries(
                 end_reasons=Counter(transcript.end_reason.value for transcript in transcripts),
                 missing=missing,
                 cut_turns=sum(t.speaker == "supporter" and t.finish == "length" for x in transcripts for t in x.turns),
+                bounds=worst_case_bounds(points[AVERAGE], unscored, 0, 100),
+                variance=_variance(run, transcripts, rubric),
             )
         )
     return entries
+
+
+def _variance(run: Run, transcripts: Sequence[Transcript], rubric: Rubric) -> Components | None:
+    """Components of the average over all scorers that judged this run on the same rubric."""
+    by_scorer: dict[str, dict[tuple[str, str], Judgment]] = {}
+    for judgment in run.judgments():
+        if judgment.rubric == rubric.name:
+            by_scorer.setdefault(judgment.scorer, {})[judgment.dialogue_key, judgment.dimension] = judgment
+    values = [
+        Rated(transcript.card.id, transcript.key, scorer, found[AVERAGE])
+        for scorer, judgments in by_scorer.items()
+        for transcript in transcripts
+        if AVERAGE in (found := _points_of(transcript, judgments, rubric))
+    ]
+    repeated = len({value.dialogue for value in values}) > len({value.card for value in values})
+    return variance_components(values) if repeated or len(by_scorer) > 1 else None
+
+
+def _rank(entries: Sequence[Entry], comparisons: Sequence[Comparison]) -> None:
+    scored = [entry for entry in entries if entry.figures[AVERAGE].percent.mean is not None]
+    if len(scored) < 2:
+        return
+    places = {id(entry): place for place, entry in enumerate(scored)}
+    clear = []
+    for comparison in comparisons:
+        mean = comparison.by_column[AVERAGE].interval.mean
+        if comparison.clear and mean is not None:
+            pair = (comparison.a, comparison.b) if mean > 0 else (comparison.b, comparison.a)
+            clear.append((places[id(pair[0])], places[id(pair[1])]))
+    for entry, rank in zip(scored, rank_intervals(len(scored), clear), strict=True):
+        entry.rank = rank
 
 
 def _points_of(transcript: Transcript, judgments: dict[tuple[str, str], Judgment], rubric: Rubric) -> dict[str, float]:

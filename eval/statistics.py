@@ -47,6 +47,8 @@ class PairedDifference:
     only_b: int
     differences: dict[str, float] = field(repr=False)
     """Difference of every card used."""
+    superiority: Interval = field(default_factory=lambda: Interval(None, None, None, 0, reason="no card has a value"))
+    """Probability, in 0..1, that a does better than b on a card: see `probability_of_superiority`."""
 
 
 def to_percent(level: float, scale: tuple[int, int]) -> float:
@@ -97,7 +99,42 @@ def paired_difference(
         only_a=len(means_a) - len(differences),
         only_b=len(means_b) - len(differences),
         differences=differences,
+        superiority=probability_of_superiority(values, confidence, seed, resamples),
     )
+
+
+def probability_of_superiority(
+    differences: Sequence[float] | Floats, confidence: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
+) -> Interval:
+    """Share of cards on which a is better, a tie counted half: P(d > 0) + P(d = 0)/2, paired (Grissom and Kim 2012,
+    Effect Sizes for Research, chapter 6). 0.5 where neither is better."""
+    values = np.asarray(differences, dtype=float)
+    return _mean_of(np.where(np.abs(values) < 1e-9, 0.5, values > 0), confidence, seed, resamples)
+
+
+def worst_case_bounds(
+    values_per_card: Mapping[str, Sequence[float]], missing_per_card: Mapping[str, int], low: float, high: float
+) -> tuple[float, float] | None:
+    """Mean over cards if every missing value were `low`, and if it were `high` (Manski 1989): nothing is assumed of why
+    they are missing. None where no card has a value or a missing one."""
+    cards = [card for card in {**values_per_card, **missing_per_card} if _size(values_per_card, missing_per_card, card)]
+    if not cards:
+        return None
+    ends = []
+    for filled in (low, high):
+        ends.append(
+            sum(
+                (sum(values_per_card.get(card, ())) + filled * missing_per_card.get(card, 0))
+                / _size(values_per_card, missing_per_card, card)
+                for card in cards
+            )
+            / len(cards)
+        )
+    return ends[0], ends[1]
+
+
+def _size(values: Mapping[str, Sequence[float]], missing: Mapping[str, int], card: str) -> int:
+    return len(values.get(card, ())) + missing.get(card, 0)
 
 
 def sign_flip_p(differences: Sequence[float] | Floats, seed: int = 0, resamples: int = RESAMPLES) -> float | None:

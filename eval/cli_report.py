@@ -118,18 +118,24 @@ def report(
     out: Annotated[Path | None, typer.Option(help="Folder of the report; default: RUN/report of the first.")] = None,
     scorer: Annotated[str | None, typer.Option(help="Whose judgments count, where there are several.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Compare runs that differ otherwise too.")] = False,
+    reference: Annotated[
+        str | None, typer.Option(help="A leaderboard beside it: en or zh (published with ESC-Eval), or a CSV file.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Which supporter is better, by how much and how surely: report.html, report.md and scores.csv.
 
     Example: esckit report runs/base runs/tuned --out reports/base-and-tuned
     """
+    from eval.reference import compare_with
     from eval.report import build_report
     from eval.report_pages import write_report
     from eval.report_text import answer
     from eval.runs import load_run
 
     built = build_report([load_run(run) for run in runs], scorer, force)
+    if reference is not None:
+        built.reference = compare_with(built, reference)
     files = write_report(built, out or runs[0] / "report")
     if as_json:
         typer.echo(json.dumps(figures(built, files), ensure_ascii=False, indent=2))
@@ -158,6 +164,9 @@ def figures(report: "Report", files: list[Path]) -> dict[str, Any]:
                 "missing": dict(entry.missing),
                 "end_reasons": dict(entry.end_reasons),
                 "scores": {name: asdict(figure) for name, figure in entry.figures.items()},
+                "rank": asdict(entry.rank) if entry.rank else None,
+                "bounds": entry.bounds,
+                "variance": asdict(entry.variance) if entry.variance else None,
             }
             for entry in report.entries
         ],
@@ -170,12 +179,24 @@ def figures(report: "Report", files: list[Path]) -> dict[str, Any]:
                 "p": found.p_value,
                 "p_holm": comparison.holm_p[name],
                 "detectable": found.detectable,
+                "superiority": asdict(found.superiority),
                 "only_a": found.only_a,
                 "only_b": found.only_b,
             }
             for comparison in report.comparisons
             for name, found in comparison.by_column.items()
         ],
+        "slices": [
+            {
+                "kind": part.kind,
+                "value": part.value,
+                "cards": part.cards,
+                "means": [asdict(mean) for mean in part.means],
+                "behind": [asdict(one.interval) if one else None for one in part.behind],
+            }
+            for part in report.slices
+        ],
+        "reference": asdict(report.reference) if report.reference else None,
         "warnings": report.warnings,
         "files": [str(path) for path in files],
     }

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data_prep.errors import UserError
 from data_prep.rubric import Rubric
@@ -29,6 +29,9 @@ from eval.statistics import (
 )
 from eval.statistics_ranks import RankInterval, rank_intervals
 from eval.statistics_variance import Components, Rated, variance_components
+
+if TYPE_CHECKING:
+    from eval.reference import Reference
 
 AVERAGE = "average"
 ALPHA = 0.05
@@ -112,6 +115,8 @@ class Report:
     warnings: list[str]
     slices: list[Slice]
     """Of the averages, in the order of the entries."""
+    reference: "Reference | None" = None
+    """A published leaderboard beside it, where one was asked for (`eval.reference.compare_with`)."""
 
 
 def build_report(

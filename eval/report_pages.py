@@ -21,7 +21,11 @@ from eval.report_text import (
     number,
     provenance_rows,
     rank_rows,
+    reference_rows,
+    reference_text,
     score_rows,
+    slice_rows,
+    variance_rows,
     visible,
 )
 from eval.runs import EndReason, Transcript
@@ -89,6 +93,10 @@ def _view(report: Report) -> dict[str, Any]:
             {"label": visible(entry.label), "rows": score_rows(entry, report), "colour": colour(place)}
             for place, entry in enumerate(report.entries)
         ],
+        "slices": slice_rows(report),
+        "variance": variance_rows(report),
+        "reference": reference_rows(report),
+        "reference_notes": reference_text(report),
         "counts": count_rows(report),
         "runs": [visible(run.folder.name) for run in report.runs],
         "provenance": provenance_rows(report),

@@ -5,7 +5,8 @@ import unicodedata
 from typing import Any
 
 from eval.report import ALPHA, AVERAGE, Column, Comparison, Entry, Report
-from eval.statistics import Interval
+from eval.statistics import Interval, PairedDifference
+from eval.statistics_variance import Components
 
 NOT_CLINICAL = "Scores compare supporters under this seeker and rubric; they are not clinical judgments."
 NONE = "–"
@@ -141,6 +142,7 @@ def difference_row(comparison: Comparison, column: Column) -> dict[str, Any]:
         "limits": limits(found.interval, signed=True),
         "p": p_text(p),
         "detectable": number(found.detectable),
+        "superiority": superiority_text(found),
         "cards": found.interval.n_cards,
         "clear": clear,
         "higher": visible(higher) if clear else None,
@@ -159,10 +161,113 @@ def rank_rows(report: Report) -> list[dict[str, Any]]:
                 "label": visible(entry.label),
                 "percent": number(figure.mean),
                 "limits": limits(figure),
+                "rank": rank_text(entry),
+                "group": entry.rank.group if entry.rank else NONE,
+                "bounds": bounds_text(entry),
                 "behind": behind.get(entry.label),
             }
         )
     return rows
+
+
+def rank_text(entry: Entry) -> str:
+    if entry.rank is None:
+        return NONE
+    low, high = entry.rank.low, entry.rank.high
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def bounds_text(entry: Entry) -> str:
+    """The average were all missing dialogues as bad, or as good, as can be."""
+    if entry.bounds is None:
+        return NONE
+    low, high = entry.bounds
+    return "nothing missing" if low == high else f"{number(low)} to {number(high)}"
+
+
+def superiority_text(found: PairedDifference) -> str:
+    """Share of cards on which the first is better, as percent with its interval."""
+    one = found.superiority
+    if one.mean is None:
+        return NONE
+    text = f"{one.mean * 100:.0f} %"
+    return text if one.low is None or one.high is None else f"{text} ({one.low * 100:.0f} to {one.high * 100:.0f})"
+
+
+def slice_rows(report: Report) -> list[dict[str, Any]]:
+    """One row a slice and supporter."""
+    rows = []
+    for part in report.slices:
+        for place, entry in enumerate(report.entries):
+            behind = part.behind[place]
+            rows.append(
+                {
+                    "kind": part.kind,
+                    "value": visible(part.value),
+                    "first": place == 0,
+                    "label": visible(entry.label),
+                    "percent": number(part.means[place].mean),
+                    "limits": limits(part.means[place]),
+                    "cards": part.means[place].n_cards,
+                    "behind": number(behind.interval.mean, signed=True) if behind else NONE,
+                    "behind_limits": limits(behind.interval, signed=True) if behind else NONE,
+                }
+            )
+    return rows
+
+
+def variance_rows(report: Report) -> list[dict[str, Any]]:
+    """Standard deviations, in points of 100, of what repeats; nothing where nothing does."""
+
+    def shown(value: float | None, name: str, found: Components) -> str:
+        if value is None:
+            return NONE
+        return f"{number(value**0.5)} (estimate below zero)" if name in found.below_zero else number(value**0.5)
+
+    rows = []
+    for entry in report.entries:
+        if (found := entry.variance) is not None:
+            rows.append(
+                {
+                    "label": visible(entry.label),
+                    "card": shown(found.card, "card", found),
+                    "sample": shown(found.sample, "sample", found),
+                    "judge": shown(found.judge, "judge", found),
+                    "rest": shown(found.rest, "rest", found),
+                    "counts": f"{found.cards} cards, {found.dialogues} dialogues, {found.judges} judges",
+                }
+            )
+    return rows
+
+
+def reference_rows(report: Report) -> list[dict[str, Any]]:
+    """Published systems and ours in one list by their averages; `ours` marks a row of this report."""
+    if report.reference is None:
+        return []
+    there = report.reference.matched
+    rows: list[dict[str, Any]] = [
+        {"label": visible(name), "average": row[AVERAGE], "ours": False, "same": NONE}
+        for name, row in report.reference.systems.items()
+    ]
+    for entry in report.entries:
+        mean = entry.figures[AVERAGE].percent.mean
+        same = visible(there.get(entry.label, "not in the table"))
+        rows.append({"label": visible(entry.label), "average": mean, "ours": True, "same": same})
+    rows.sort(key=lambda row: -(row["average"] if row["average"] is not None else -1))
+    return [{**row, "average": number(row["average"], 2)} for row in rows]
+
+
+def reference_text(report: Report) -> list[str]:
+    """What may be compared with the published table, and how far both orders agree."""
+    if report.reference is None:
+        return []
+    tau = report.reference.tau
+    agreement = "The orders cannot be compared" if tau.mean is None else f"Kendall's tau-b {number(tau.mean, 2)}"
+    over = f"{tau.n_cards} systems on both sides"
+    return [
+        *map(visible, report.reference.notes),
+        f"{agreement}: {_percent(report)} interval {limits(tau, 2)}; {over}.",
+    ]
 
 
 def count_rows(report: Report) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from data_prep.errors import UserError
 from eval.progress import progress_bar
 
 if TYPE_CHECKING:
+    from data_prep.leaks import Leak
     from eval.judge import Judge
     from eval.report import Report
     from eval.runs import Transcript
@@ -121,6 +122,9 @@ def report(
     reference: Annotated[
         str | None, typer.Option(help="A leaderboard beside it: en or zh (published with ESC-Eval), or a CSV file.")
     ] = None,
+    trained_on: Annotated[
+        list[Path] | None, typer.Option(help="Training data of a supporter, seeker or scorer, for a leak report.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Which supporter is better, by how much and how surely: report.html, report.md and scores.csv.
@@ -136,6 +140,8 @@ def report(
     built = build_report([load_run(run) for run in runs], scorer, force)
     if reference is not None:
         built.reference = compare_with(built, reference)
+    if trained_on:
+        built.leaks = _leaks(built, trained_on)
     files = write_report(built, out or runs[0] / "report")
     if as_json:
         typer.echo(json.dumps(figures(built, files), ensure_ascii=False, indent=2))
@@ -144,6 +150,14 @@ def report(
             typer.echo(line)
     if any(entry.missing for entry in built.entries):
         raise typer.Exit(1)
+
+
+def _leaks(report: "Report", files: Sequence[Path]) -> list[tuple[str, Sequence["Leak"]]]:
+    from data_prep.cli import read_dialogues_or_cards
+    from data_prep.leaks import leak_report
+
+    cards = list({t.card.id: t.card for entry in report.entries for t in entry.transcripts}.values())
+    return [(path.name, leak_report(cards, read_dialogues_or_cards(path))) for path in files]
 
 
 def figures(report: "Report", files: list[Path]) -> dict[str, Any]:
@@ -196,6 +210,16 @@ def figures(report: "Report", files: list[Path]) -> dict[str, Any]:
             }
             for part in report.slices
         ],
+        "audit": {
+            entry.label: {
+                "rates": [asdict(rate) for rate in entry.audit.rates],
+                "above_threshold": [f"{rate.side} {rate.fault}" for rate in entry.audit.above],
+            }
+            for entry in report.entries
+        },
+        "leaks": None
+        if report.leaks is None
+        else {name: {leak.kind: leak.shared for leak in leaks} for name, leaks in report.leaks},
         "reference": asdict(report.reference) if report.reference else None,
         "warnings": report.warnings,
         "files": [str(path) for path in files],

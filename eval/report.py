@@ -7,22 +7,26 @@ missing when one of them is.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from data_prep.errors import UserError
+from data_prep.leaks import Leak
 from data_prep.rubric import Rubric
+from eval.report_audit import AuditSummary, audit_warning, summarise_audit
 from eval.report_runs import check_comparable, choose_scorers, one_rubric
 from eval.runs import EndReason, Judgment, Run, Transcript
 from eval.slices import Slice, make_slices
 from eval.statistics import (
+    RESAMPLES,
     Interval,
     PairedDifference,
     card_means,
     holm,
     mean_interval,
     paired_difference,
+    sign_flip_family,
     smallest_detectable_difference,
     to_percent,
     worst_case_bounds,
@@ -70,7 +74,10 @@ class Entry:
     """By (dialogue key, dimension)."""
     points: dict[str, dict[str, list[float]]]
     """Column → card → one value a sample, on 0..100."""
+    dialogue_points: dict[str, dict[str, float]]
+    """Dialogue key → column → value on 0..100, where there is one."""
     figures: dict[str, Figure]
+    audit: AuditSummary
     end_reasons: Counter[str]
     missing: Counter[str]
     """Dialogues without a full set of judgments, by reason."""
@@ -117,6 +124,8 @@ class Report:
     """Of the averages, in the order of the entries."""
     reference: "Reference | None" = None
     """A published leaderboard beside it, where one was asked for (`eval.reference.compare_with`)."""
+    leaks: list[tuple[str, Sequence[Leak]]] | None = None
+    """What the cards share with named training files, by file; None where none was named."""
 
 
 def build_report(
@@ -171,8 +180,9 @@ def _entries(
         points: dict[str, dict[str, list[float]]] = {column.name: {} for column in columns}
         missing: Counter[str] = Counter()
         unscored: Counter[str] = Counter()
+        by_dialogue: dict[str, dict[str, float]] = {}
         for transcript in transcripts:
-            found = _points_of(transcript, judgments, rubric)
+            found = by_dialogue[transcript.key] = _points_of(transcript, judgments, rubric)
             for name, value in found.items():
                 points[name].setdefault(transcript.card.id, []).append(value)
             if AVERAGE not in found:
@@ -184,8 +194,10 @@ def _entries(
                 run=str(run.folder),
                 supporter=supporter,
                 transcripts=transcripts,
-                judgments={key: j for key, j in judgments.items() if key[0] in {t.key for t in transcripts}},
+                judgments={key: j for key, j in judgments.items() if key[0] in by_dialogue},
                 points=points,
+                dialogue_points=by_dialogue,
+                audit=summarise_audit(transcripts, run.settings.get("simulation", {}).get("rounds")),
                 figures={column.name: _figure(points[column.name], column, confidence, seed) for column in columns},
                 end_reasons=Counter(transcript.end_reason.value for transcript in transcripts),
                 missing=missing,
@@ -291,10 +303,22 @@ def _compare(entries: Sequence[Entry], columns: Sequence[Column], confidence: fl
     dimensions = [column.name for column in columns if column.name != AVERAGE]
     for names in ([AVERAGE], dimensions):
         family = [(comparison, name) for comparison in comparisons for name in names]
+        _resolve(family, seed)
         adjusted = holm([comparison.by_column[name].p_value for comparison, name in family])
         for (comparison, name), p in zip(family, adjusted, strict=True):
             comparison.holm_p[name] = p
     return comparisons
+
+
+def _resolve(family: Sequence[tuple[Comparison, str]], seed: int) -> None:
+    """More random flips where the correction over a large family would otherwise make every p value too large."""
+    needed = 20 * len(family) / ALPHA
+    if needed <= RESAMPLES:
+        return
+    tests = [comparison.by_column[name].differences for comparison, name in family]
+    found = sign_flip_family(tests, seed, int(needed))
+    for (comparison, name), p in zip(family, found, strict=True):
+        comparison.by_column[name] = replace(comparison.by_column[name], p_value=p)
 
 
 def _warnings(
@@ -319,6 +343,8 @@ def _warnings(
         cards = entry.figures[AVERAGE].percent.n_cards
         if 0 < cards < FEW_CARDS:
             found.append(f"{entry.label}: only {cards} cards; intervals of so few are rough.")
+    if line := audit_warning({entry.label: entry.audit for entry in entries}):
+        found.append(line)
     averages = [comparison.by_column[AVERAGE] for comparison in comparisons]
     if any(average.only_a or average.only_b for average in averages):
         shared = sorted({average.interval.n_cards for average in averages})

@@ -1,7 +1,8 @@
-"""Writes a report: report.md, report.html (one file, no script, no network) and scores.csv.
+"""Writes a report: report.md, report.html (one file, no network) and scores.csv.
 
-All text is hostile: HTML goes through Jinja2's autoescape, every value in Markdown through `markdown_cell`, and the
-page forbids scripts and loading by its own policy.
+All text is hostile: HTML goes through Jinja2's autoescape, every value in Markdown through `markdown_cell`, dialogues
+lie in a JSON block, and the page's own policy forbids all loading and every script but the viewer's, by its hash.
+Dialogues that one page cannot hold lie in pages beside it.
 """
 
 import csv
@@ -11,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.records import write_text
-from eval.report import AVERAGE, Entry, Report
+from eval.report import Report
+from eval.report_audit import THRESHOLD
 from eval.report_text import (
-    NONE,
     NOT_CLINICAL,
     answer,
+    audit_rows,
     count_rows,
     difference_row,
-    number,
+    heat_rows,
+    leak_rows,
+    ledger_rows,
     provenance_rows,
     rank_rows,
     reference_rows,
@@ -28,24 +32,39 @@ from eval.report_text import (
     variance_rows,
     visible,
 )
-from eval.runs import EndReason, Transcript
+from eval.report_viewer import SCRIPT, Part, script_hash, viewer_parts
 
 TEMPLATES = Path(__file__).parent / "templates"
 CSV_COLUMNS = ("run", "supporter", "card", "sample", "dimension", "expected", "level", "scorer", "reason")
 
 
 def write_report(report: Report, out: str | Path) -> list[Path]:
-    """Writes the three files into the folder `out`, each atomically, and returns their paths."""
+    """Writes report.md, scores.csv, report.html and, where one page cannot hold all dialogues, dialogues-N.html.
+
+    All go into the folder `out`, each atomically. Returns their paths.
+    """
     out = Path(out)
     view = _view(report)
-    files = {
-        out / "report.md": _markdown(view),
-        out / "report.html": _html(report, view),
-        out / "scores.csv": scores_csv(report),
-    }
+    parts = viewer_parts(report)
+    names = [f"dialogues-{number}.html" for number in range(1, len(parts) + 1)] if len(parts) > 1 else []
+    files = {out / "report.md": _markdown(view), out / "scores.csv": scores_csv(report)}
+    files[out / "report.html"] = _html(
+        "report.html.j2",
+        view,
+        parts[0] if len(parts) == 1 else None,
+        {
+            **_plots(report),
+            "pages": [{"file": name, "part": part} for name, part in zip(names, parts, strict=False)],
+        },
+    )
+    for name, part in zip(names, parts, strict=False):
+        files[out / name] = _html("dialogues.html.j2", view, part, {"name": name})
     for path, text in files.items():
         # A lone surrogate is legal in JSON and in Python but not in a UTF-8 file.
         write_text(path, text.encode("utf-8", "replace").decode("utf-8"))
+    for stale in out.glob("dialogues-*.html"):
+        if stale not in files:
+            stale.unlink()
     return list(files)
 
 
@@ -93,6 +112,12 @@ def _view(report: Report) -> dict[str, Any]:
             {"label": visible(entry.label), "rows": score_rows(entry, report), "colour": colour(place)}
             for place, entry in enumerate(report.entries)
         ],
+        "columns": [visible(column.title) for column in report.columns],
+        "heat": heat_rows(report),
+        "audit": audit_rows(report),
+        "threshold": f"{THRESHOLD:.0%}",
+        "ledger": ledger_rows(report),
+        "leaks": leak_rows(report),
         "slices": slice_rows(report),
         "variance": variance_rows(report),
         "reference": reference_rows(report),
@@ -115,59 +140,25 @@ def _markdown(view: dict[str, Any]) -> str:
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def _html(report: Report, view: dict[str, Any]) -> str:
+def _plots(report: Report) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    from eval.report_plot import difference_plot, distribution_plot, dot_plot
+
+    return {
+        "plot": Markup(dot_plot(report)),
+        "gaps": Markup(difference_plot(report)) if len(report.entries) > 2 else None,
+        "spread": Markup(distribution_plot(report)),
+    }
+
+
+def _html(template: str, view: dict[str, Any], part: Part | None, more: dict[str, Any]) -> str:
+    """A page; `part` is the data of its viewer, None for a page without one."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    from eval.report_plot import dot_plot
-
     environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=True)
-    return environment.get_template("report.html.j2").render(
-        view, plot=Markup(dot_plot(report)), cards=_cards(report, view)
-    )
-
-
-def _cards(report: Report, view: dict[str, Any]) -> list[dict[str, Any]]:
-    """The dialogues of every card side by side, cards in the order of the first run that has them."""
-    cards: dict[str, dict[str, Any]] = {}
-    for entry, shown in zip(report.entries, view["entries"], strict=True):
-        means = {card: sum(points) / len(points) for card, points in entry.points[AVERAGE].items()}
-        for transcript in sorted(entry.transcripts, key=lambda transcript: transcript.sample):
-            identifier = transcript.card.id
-            card = cards.setdefault(
-                identifier,
-                {
-                    "id": visible(identifier),
-                    "language": transcript.card.language,
-                    "text": transcript.card.as_text(),
-                    "scores": [],
-                    "dialogues": [],
-                },
-            )
-            if not any(score["label"] == shown["label"] for score in card["scores"]):
-                mean = number(means.get(identifier))
-                card["scores"].append({"label": shown["label"], "colour": shown["colour"], "mean": mean})
-            card["dialogues"].append(
-                {**_dialogue(transcript, entry, report), **{k: shown[k] for k in ("label", "colour")}}
-            )
-    return list(cards.values())
-
-
-def _dialogue(transcript: Transcript, entry: Entry, report: Report) -> dict[str, Any]:
-    found = []
-    for dimension in report.rubric.dimensions:
-        judgment = entry.judgments.get((transcript.key, dimension.name))
-        value = judgment.expected if judgment is not None else None
-        found.append(f"{visible(dimension.title.en)} {number(value) if value is not None else NONE}")
-    ended = None
-    if transcript.end_reason is not EndReason.rounds:
-        ended = visible(": ".join(filter(None, (transcript.end_reason.value, transcript.detail))))
-    return {
-        "sample": transcript.sample,
-        "scores": " · ".join(found),
-        "ended": ended,
-        "turns": [
-            {"speaker": t.speaker, "text": t.text, "thinking": t.thinking, "cut": t.finish == "length"}
-            for t in transcript.turns
-        ],
-    }
+    viewer = None
+    if part is not None:
+        viewer = {"data": Markup(part.data), "script": Markup(SCRIPT), "dialogues": part.dialogues, "cards": part.cards}
+    return environment.get_template(template).render(view, viewer=viewer, script_hash=script_hash(), **more)

@@ -195,24 +195,16 @@ def superiority_text(found: PairedDifference) -> str:
 
 
 def slice_rows(report: Report) -> list[dict[str, Any]]:
-    """One row a slice and supporter."""
+    """One row a slice, one cell a supporter; with two supporters their difference, too."""
     rows = []
     for part in report.slices:
-        for place, entry in enumerate(report.entries):
-            behind = part.behind[place]
-            rows.append(
-                {
-                    "kind": part.kind,
-                    "value": visible(part.value),
-                    "first": place == 0,
-                    "label": visible(entry.label),
-                    "percent": number(part.means[place].mean),
-                    "limits": limits(part.means[place]),
-                    "cards": part.means[place].n_cards,
-                    "behind": number(behind.interval.mean, signed=True) if behind else NONE,
-                    "behind_limits": limits(behind.interval, signed=True) if behind else NONE,
-                }
-            )
+        row = {"kind": part.kind, "value": visible(part.value), "cards": part.cards, "difference": None}
+        row["cells"] = [
+            f"{number(mean.mean)} ({limits(mean)})" if mean.low else number(mean.mean) for mean in part.means
+        ]
+        if len(report.entries) == 2 and (behind := part.behind[1]) is not None:
+            row["difference"] = f"{number(behind.interval.mean, signed=True)} ({limits(behind.interval, signed=True)})"
+        rows.append(row)
     return rows
 
 
@@ -270,6 +262,66 @@ def reference_text(report: Report) -> list[str]:
     ]
 
 
+def audit_rows(report: Report) -> list[dict[str, Any]]:
+    """One row a fault that anybody has, one cell a supporter; `above` marks those over the threshold."""
+    rows = []
+    for place, rate in enumerate(report.entries[0].audit.rates):
+        found = [entry.audit.rates[place] for entry in report.entries]
+        if not any(one.dialogues for one in found):
+            continue
+        cells = []
+        for one, entry in zip(found, report.entries, strict=True):
+            text = NONE
+            if one.share is not None and one.low is not None and one.high is not None:
+                text = f"{one.share:.0%} ({one.low:.0%} to {one.high:.0%})"
+            cells.append({"text": text, "above": one in entry.audit.above})
+        rows.append({"side": rate.side, "fault": rate.fault, "cells": cells})
+    return rows
+
+
+def heat_rows(report: Report) -> list[dict[str, Any]]:
+    """One row a supporter, one cell a column: the mean on 0..100, and a shade from 0 to 1 within what occurs."""
+    means = [[entry.figures[column.name].percent.mean for column in report.columns] for entry in report.entries]
+    known = [mean for row in means for mean in row if mean is not None]
+    low, span = (min(known), (max(known) - min(known)) or 1.0) if known else (0.0, 1.0)
+    return [
+        {
+            "label": visible(entry.label),
+            "cells": [
+                {"text": number(mean), "shade": None if mean is None else round((mean - low) / span, 2)} for mean in row
+            ],
+        }
+        for entry, row in zip(report.entries, means, strict=True)
+    ]
+
+
+def leak_rows(report: Report) -> list[dict[str, Any]] | None:
+    """What the cards share with each training file, kinds with nothing shared left out; None without such files."""
+    from data_prep.leaks import ABOUT
+
+    if report.leaks is None:
+        return None
+    return [
+        {
+            "file": visible(name),
+            "found": "; ".join(f"{leak.shared} × {ABOUT[leak.kind]}" for leak in leaks if leak.shared)
+            or "nothing shared",
+        }
+        for name, leaks in report.leaks
+    ]
+
+
+def ledger_rows(report: Report) -> list[dict[str, str]]:
+    """What went in, and what its licences forbid."""
+    from eval.licences import ledger
+
+    sources = {str(t.card.meta.get("source", t.card.source)) for entry in report.entries for t in entry.transcripts}
+    return [
+        {"kind": row.kind, "name": visible(row.name), "licence": visible(row.licence), "forbids": row.forbids}
+        for row in ledger(report.runs, report.scorers, sources)
+    ]
+
+
 def count_rows(report: Report) -> list[dict[str, Any]]:
     """Dialogues, scores and end reasons of every supporter."""
 
@@ -284,6 +336,7 @@ def count_rows(report: Report) -> list[dict[str, Any]]:
             "scored": len(entry.transcripts) - sum(entry.missing.values()),
             "ends": listed(entry.end_reasons),
             "missing": listed(entry.missing),
+            "bounds": bounds_text(entry),
             "cut": entry.cut_turns,
         }
         for entry in report.entries

@@ -1,6 +1,8 @@
 """Reports of made runs: figures by hand, refusals, hostile text, and what the commands print and exit with."""
 
+import base64
 import csv
+import hashlib
 import json
 import re
 from html.parser import HTMLParser
@@ -251,15 +253,16 @@ def hostile(tmp_path):
 def test_hostile_text_stays_text_in_html(tmp_path):
     _, files = hostile(tmp_path)
     page = Page(files["report.html"])
-    clean = {"script", "img", "iframe", "object", "embed", "link", "form", "a", "base", "b"}
+    clean = {"img", "iframe", "object", "embed", "link", "form", "a", "base", "b"}
     assert not clean & set(page.tags)
+    assert page.tags.count("script") == 2, "the data and the viewer"
     assert page.tags.count("style") == 1 + files["report.html"].count('<style type="text/css">')
     assert page.tags.count("title") == 1
     assert not [name for _, name, _ in page.attributes if name.startswith("on")]
-    text = "".join(page.texts)
-    assert EVIL[0] in text
-    assert "{{ 7 * 7 }}" in text
-    assert "x" * 100_000 in text
+    block = re.search(r'<script type="application/json" id="data">(.*?)</script>', files["report.html"], re.DOTALL)
+    said = "\n".join(turn["text"] for dialogue in json.loads(block[1])["dialogues"] for turn in dialogue["turns"])
+    for part in (EVIL[0], "{{ 7 * 7 }}", "x" * 100_000):
+        assert part in said
     names = re.findall(r"<h1>(.*?)</h1>|<bdi>(.*?)</bdi>", files["report.html"], flags=re.DOTALL)
     assert any("⟨U+202E⟩evil" in "".join(name) for name in names)
     assert not any("\u202e" in "".join(name) for name in names), "a name cannot turn the line around"
@@ -267,6 +270,9 @@ def test_hostile_text_stays_text_in_html(tmp_path):
     links = [a for a in page.attributes if a[1] in ("src", "href", "xlink:href") and not a[2].startswith("#")]
     assert links == []
     assert "default-src 'none'" in files["report.html"]
+    script = re.search(r"<script>(.*?)</script>", files["report.html"], re.DOTALL)[1]
+    allowed = "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src '{allowed}'" in files["report.html"]
 
 
 def test_hostile_text_stays_in_its_markdown_cell(tmp_path):
@@ -294,8 +300,8 @@ def test_page_says_what_it_must(two, tmp_path):
         assert "made-rank@" in text
         assert "illustrative samples" not in text
         assert "222222222222" in text, "the seeker prompt's sha"
-    assert files["report.html"].count("<svg") == 1
-    assert files["report.html"].count('class="dialogue"') == 64
+    assert files["report.html"].count("<svg") == 2
+    assert files["report.html"].count('"supporter":0') == files["report.html"].count('"supporter":1') == 32
 
 
 def test_illustrative_scorer_is_named_as_such(tmp_path):

@@ -138,3 +138,8 @@ def test_smallest_detectable_difference_by_hand_and_by_simulation():
     effect = (stats.t.ppf(0.975, 29) + stats.t.ppf(0.8, 29)) / np.sqrt(30)
     power = (stats.ttest_1samp(noise + effect, 0, axis=1).pvalue < 0.05).mean()
     assert 0.77 <= power <= 0.83
+
+
+def test_one_shared_card_tells_nothing():
+    found = paired_difference({"a": [90.0]}, {"a": [10.0], "b": [5.0]})
+    assert (found.p_value, found.interval.mean, found.interval.low, found.only_b) == (1.0, 80.0, None, 1)

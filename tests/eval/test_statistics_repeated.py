@@ -5,7 +5,14 @@ import pytest
 
 from data_prep.records import RoleCard
 from eval.slices import make_slices, memberships
-from eval.statistics import mean_interval, paired_difference, probability_of_superiority, worst_case_bounds
+from eval.statistics import (
+    mean_interval,
+    paired_difference,
+    probability_of_superiority,
+    sign_flip_family,
+    sign_flip_p,
+    worst_case_bounds,
+)
 from eval.statistics_pairwise import PairOutcome, bradley_terry
 from eval.statistics_ranks import letters, rank_intervals
 from eval.statistics_variance import Rated, variance_components
@@ -64,6 +71,23 @@ def test_worst_case_bounds_by_hand():
     assert found == pytest.approx(((40 + 40 + 0) / 3, (90 + 40 + 100) / 3))
     assert worst_case_bounds({"a": [80]}, {}, 0, 100) == (80, 80)
     assert worst_case_bounds({}, {}, 0, 100) is None
+
+
+# --- many tests at once
+
+
+def test_a_family_of_tests_has_the_p_values_of_single_ones_and_finer():
+    generator = np.random.default_rng(8)
+    tests = [
+        {f"c{n}": float(generator.normal(shift, 5)) for n in range(size)}
+        for shift, size in [(0, 40), (1, 40), (2, 30), (9, 40), (3, 6)]
+    ]
+    found = sign_flip_family(tests, resamples=40_000)
+    single = [sign_flip_p(list(test.values()), resamples=39_999) for test in tests]
+    assert found == pytest.approx(single, abs=0.01)
+    assert found[4] == single[4], "few cards: all flips are made"
+    assert found[3] == pytest.approx(1 / 40_001), "below what 9,999 flips can show"
+    assert sign_flip_family([{}]) == [None]
 
 
 # --- variance components

@@ -296,27 +296,30 @@ def _name_apart(entries: Sequence[Entry]) -> None:
 def _compare(entries: Sequence[Entry], columns: Sequence[Column], confidence: float, seed: int) -> list[Comparison]:
     comparisons = [
         Comparison(
-            a, b, {c.name: paired_difference(a.points[c.name], b.points[c.name], confidence, seed) for c in columns}
+            a,
+            b,
+            {
+                c.name: paired_difference(a.points[c.name], b.points[c.name], confidence, seed, test=False)
+                for c in columns
+            },
         )
         for a, b in combinations(entries, 2)
     ]
     dimensions = [column.name for column in columns if column.name != AVERAGE]
     for names in ([AVERAGE], dimensions):
         family = [(comparison, name) for comparison in comparisons for name in names]
-        _resolve(family, seed)
+        _test(family, seed)
         adjusted = holm([comparison.by_column[name].p_value for comparison, name in family])
         for (comparison, name), p in zip(family, adjusted, strict=True):
             comparison.holm_p[name] = p
     return comparisons
 
 
-def _resolve(family: Sequence[tuple[Comparison, str]], seed: int) -> None:
-    """More random flips where the correction over a large family would otherwise make every p value too large."""
-    needed = 20 * len(family) / ALPHA
-    if needed <= RESAMPLES:
-        return
+def _test(family: Sequence[tuple[Comparison, str]], seed: int) -> None:
+    """p values of tests that are corrected together: with so many flips that the correction over all of them does not
+    make every p value too large."""
     tests = [comparison.by_column[name].differences for comparison, name in family]
-    found = sign_flip_family(tests, seed, int(needed))
+    found = sign_flip_family(tests, seed, max(RESAMPLES, int(20 * len(family) / ALPHA)))
     for (comparison, name), p in zip(family, found, strict=True):
         comparison.by_column[name] = replace(comparison.by_column[name], p_value=p)
 

@@ -74,5 +74,5 @@ def _slice(
         value,
         len(ids),
         [mean_interval(one, confidence, seed, RESAMPLES) for one in inside],
-        [None, *(paired_difference(inside[0], one, confidence, seed, RESAMPLES) for one in inside[1:])],
+        [None, *(paired_difference(inside[0], one, confidence, seed, RESAMPLES, test=False) for one in inside[1:])],
     )

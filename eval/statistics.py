@@ -83,8 +83,11 @@ def paired_difference(
     confidence: float = 0.95,
     seed: int = 0,
     resamples: int = RESAMPLES,
+    test: bool = True,
 ) -> PairedDifference:
     """Mean of (a - b) over the cards that both have, with a BCa interval and a sign-flip permutation p value.
+
+    Without `test` there is no p value: for figures that are none, or tested with others (`sign_flip_family`).
 
     Flipping the sign of a card's difference is exchanging the two supporters on that card, which changes nothing
     if they are equally good (Fisher's randomisation test for pairs).
@@ -94,7 +97,7 @@ def paired_difference(
     values = np.array(list(differences.values()))
     return PairedDifference(
         interval=_mean_of(values, confidence, seed, resamples),
-        p_value=sign_flip_p(values, seed, resamples),
+        p_value=sign_flip_p(values, seed, resamples) if test else None,
         detectable=smallest_detectable_difference(values),
         only_a=len(means_a) - len(differences),
         only_b=len(means_b) - len(differences),

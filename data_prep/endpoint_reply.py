@@ -64,6 +64,7 @@ def parse_completion(content: bytes) -> dict[str, Any]:
         cut = "; it was cut at max_tokens" if reason == "length" else ""
         raise BadReplyError(f"the model {'only thought' if thinking else 'said nothing'}{cut}", empty=True)
     usage = value.get("usage")
+    first = None if thinking else first_token(choice)
     return {
         "text": said,
         "thinking": thinking,
@@ -74,7 +75,19 @@ def parse_completion(content: bytes) -> dict[str, Any]:
             for name in ("prompt_tokens", "completion_tokens")
             if isinstance(usage, dict) and type(usage.get(name)) is int
         },
+        "first_token": first,
     }
+
+
+def first_token(choice: dict[str, Any]) -> tuple[tuple[str, float], ...] | None:
+    """The likeliest first tokens with their log probabilities, as servers of the OpenAI protocol give them when asked
+    with `logprobs` and `top_logprobs`; None for anything that is not such a list."""
+    try:
+        found = [(one["token"], float(one["logprob"])) for one in choice["logprobs"]["content"][0]["top_logprobs"]]
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
+    fine = all(isinstance(token, str) and value <= 1e-3 for token, value in found)  # written so that NaN fails
+    return tuple(found) if found and fine else None
 
 
 def error_fields(content: bytes) -> tuple[str | None, str | None]:

@@ -101,6 +101,8 @@ class Reply:
     attempts: int = 1
     schema_used: bool = False
     """Whether the server was held to the JSON schema."""
+    first_token: tuple[tuple[str, float], ...] | None = None
+    """(token, log probability) of the likeliest first tokens, where they were asked for and the server gave them."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,19 @@ class JudgePrompt(Protocol):
     def reference(self) -> dict[str, Any]: ...
 
 
+def quoted(dialogue: Dialogue, language: Language) -> str:
+    """One line an utterance, as a JSON string, so that none can pass for a line of another speaker."""
+    names = SPEAKERS[language]
+    return "\n".join(names[turn.speaker] + json.dumps(turn.text, ensure_ascii=False) for turn in dialogue.turns)
+
+
+def quoted_card(dialogue: Dialogue, language: Language) -> str:
+    """The role card as a JSON string, or that nothing is known."""
+    if dialogue.card is None:
+        return "未知" if language == "zh" else "not known"
+    return json.dumps(dialogue.card.as_text(), ensure_ascii=False)
+
+
 @dataclass(frozen=True)
 class OwnPrompt:
     """Dialogue, rubric, request, from a template that has both languages; the dialogue's language is used.
@@ -48,14 +61,12 @@ class OwnPrompt:
     def text(self, dialogue: Dialogue, dimension: Dimension) -> str:
         """Utterances are quoted as JSON strings, so that none can pass for a line of another speaker."""
         language = self.language or dialogue.language
-        names = SPEAKERS[language]
         low, high = dimension.scale
         colon = "：" if language == "zh" else ": "
         return self.prompt.render(
             language,
-            dialogue="\n".join(
-                names[turn.speaker] + json.dumps(turn.text, ensure_ascii=False) for turn in dialogue.turns
-            ),
+            card=quoted_card(dialogue, language),
+            dialogue=quoted(dialogue, language),
             title=getattr(dimension.title, language),
             question=getattr(dimension.question, language),
             anchors="\n".join(

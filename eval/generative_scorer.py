@@ -222,7 +222,7 @@ def load_generative_judge(
     languages: Collection[Language],
     rubric: str = "esc_eval",
     adapters: str | None = None,
-    prompt: str = "judge",
+    prompt: str | None = None,
     official: str | None = None,
     reading: str = "labels",
     min_mass: float = MIN_MASS,
@@ -233,14 +233,18 @@ def load_generative_judge(
     `official` is a clone of the official repository, whose prompts are then used, with the system text that
     InternLM2's own code adds where the converted model has kept it. Raises UserError before any weights are read when
     something does not fit.
+
+    `prompt`: in what words; by default those that our adapters are trained with where there is one, else those for a
+    model that was trained for nothing of the kind, which show the card, too.
     """
     from eval.chat_models import load_chat_models, parse_spec
 
     if reading not in READINGS:
         raise UserError(f"--reading {reading!r}: expected {' or '.join(READINGS)}")
     chosen = load_rubric(rubric)
-    asked: JudgePrompt = read_official_prompt(official) if official else OwnPrompt.load(prompt)
     spec = parse_spec(model)
+    words = prompt or ("judge" if adapters or spec.adapter else "llm_judge")
+    asked: JudgePrompt = read_official_prompt(official) if official else OwnPrompt.load(words)
     if adapters and spec.adapter:
         raise UserError(f"--judge {model} names an adapter and --adapters a folder of them; leave one out")
     if official and any(dimension.official_key is None for dimension in chosen.dimensions):

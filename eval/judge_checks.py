@@ -40,6 +40,8 @@ class Row:
     dialogues: int
     figures: dict[str, Interval]
     verdict: str
+    spread: float | None = None
+    """Standard deviation of the judge's own levels over the dialogues, where levels are judged twice."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,8 @@ def changes(
     group = material.group[np.arange(len(material.dialogues)) if places is None else np.array(places, dtype=int)]
     rows = []
     for dimension in material.dimensions:
-        change = expected_of(after, dimension) - expected_of(before, dimension)
+        first = expected_of(before, dimension)
+        change = expected_of(after, dimension) - first
         told = [
             a[dimension].level is not None
             and b[dimension].level is not None
@@ -118,8 +121,17 @@ def changes(
             "falls": (change < -LEVEL_STEP).astype(float),
         }
         figures = {key: mean_over(column[given], group[given], material.seed) for key, column in columns.items()}
-        rows.append(Row(dimension, int(given.sum()), figures, verdict(figures)))
+        spread = float(first[given].std(ddof=1)) if given.sum() > 1 else None
+        told_so = verdict(figures) + _of_spread(figures["shift"], spread)
+        rows.append(Row(dimension, int(given.sum()), figures, told_so, spread))
     return Check(name, what, rows)
+
+
+def _of_spread(shift: Interval, spread: float | None) -> str:
+    """How large a shift that was told is beside the differences that the judge makes between dialogues."""
+    if not spread or shift.mean is None or not direction(shift):
+        return ""
+    return f", {abs(shift.mean) / spread:.2f} of its own spread over dialogues"
 
 
 def mean_over(values: Floats, group: Ints, seed: int) -> Interval:

@@ -152,6 +152,9 @@ def test_a_judge_that_pays_for_lists_is_told():
     found = checks(MadeJudge(lambda one: quality(one) + ("1. " in one.turns[1].text)))
     assert "gives more for it" in found["listed"].rows[0].verdict
     assert found["listed"].rows[0].figures["shift"].mean == pytest.approx(1)
+    spread = np.std([n % 4 for n in range(40)], ddof=1)
+    assert found["listed"].rows[0].spread == pytest.approx(spread)
+    assert f"{1 / spread:.2f} of its own spread" in found["listed"].rows[0].verdict
     assert found["padded"].rows[0].figures["shift"].mean == 0
 
 

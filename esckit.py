@@ -86,6 +86,17 @@ def usage_line(error: Any) -> str:
     return f"error: {' '.join(error.format_message().split())} See: {command} --help"
 
 
+def memory_line(error: RuntimeError) -> str | None:
+    """One line when an accelerator's memory was full, else None; asks torch only where it is already there."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(error, torch.OutOfMemoryError):
+        return None
+    return (
+        "error: the accelerator's memory is full, perhaps with another program's data (nvidia-smi lists them); "
+        "free it, or take a smaller batch size or model. What was finished is kept"
+    )
+
+
 def main() -> None:
     """Runs the command line. A user's mistake is one line and exit code 2."""
     quiet_libraries()
@@ -96,6 +107,10 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
     except USAGE_ERROR as error:
         print(usage_line(error), file=sys.stderr)
+    except RuntimeError as error:
+        if (line := memory_line(error)) is None:
+            raise
+        print(line, file=sys.stderr)
     except (KeyboardInterrupt, typer.Abort):
         print("stopped; what was finished is kept", file=sys.stderr)
         sys.exit(130)

@@ -325,3 +325,26 @@ def test_a_model_folder_that_is_missing_is_not_asked_of_the_hub(tmp_path):
     (tmp_path / "runs").mkdir()
     line = one_line(esckit("evaluate", "runs/none", "--on", SAMPLES / "dialogues.jsonl", cwd=tmp_path, code=2))
     assert "'runs/none' is no folder" in line
+
+
+def test_a_full_accelerator_is_one_line_and_other_faults_stay_loud(monkeypatch, capsys):
+    import torch
+
+    import esckit
+
+    def fail_with(error):
+        def app(**_):
+            raise error
+
+        monkeypatch.setattr(esckit, "app", app)
+
+    fail_with(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+    with pytest.raises(SystemExit) as exit_:
+        esckit.main()
+    error = capsys.readouterr().err
+    assert exit_.value.code == 2
+    assert error.count("\n") == 1
+    assert "memory is full" in error
+    fail_with(RuntimeError("shapes differ"))
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        esckit.main()

@@ -22,6 +22,8 @@ from eval.statistics import Interval
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+LENGTH = "levels per doubling of the supporter's words"
+COMPARISON = "first supporter less second, in levels; `people` on the same pairs"
 LONGER = 1.25
 """One dialogue is longer than another from this ratio of words on; nearer ones are of like length."""
 MOST_PAIRED = 1000
@@ -209,8 +211,7 @@ def length_slope(judged: Judged, material: Material) -> Check:
             "matched": _matched(said[given], meant[given], lengths[given], group, material.seed),
         }
         rows.append(Row(dimension, int(given.sum()), figures, _verdict_of_length(figures)))
-    what = "levels per doubling of the supporter's words"
-    return Check("length", what, rows)
+    return Check("length", LENGTH, rows)
 
 
 def _slope_alone(of: int) -> Callable[[Floats], Floats]:
@@ -299,11 +300,10 @@ def comparisons(judged: Judged, material: Material) -> Check:
     Two dialogues are a pair when they are of one card, or any two where the supporters share no card. At like length:
     pairs whose words differ by less than LONGER times.
     """
-    what = "first supporter less second, in levels; `people` on the same pairs"
     names = [one.meta.get("supporter") for one in material.dialogues]
     supporters = sorted({name for name in names if isinstance(name, str) and name})
     if len(supporters) < 2:
-        return Check("comparison", what, reason="the dialogues name fewer than two supporters (meta.supporter)")
+        return Check("comparison", COMPARISON, reason="the dialogues name fewer than two supporters (meta.supporter)")
     lengths = material.log_lengths()
     rows = []
     for at, first in enumerate(supporters):
@@ -314,7 +314,7 @@ def comparisons(judged: Judged, material: Material) -> Check:
                 rows.append(
                     _comparison(f"{dimension}: {first} - {second}", dimension, judged, material, one, other, like)
                 )
-    return Check("comparison", what, rows)
+    return Check("comparison", COMPARISON, rows)
 
 
 def _pairs(material: Material, names: Sequence[Any], first: str, second: str) -> tuple[Ints, Ints]:

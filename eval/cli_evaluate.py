@@ -31,7 +31,10 @@ def evaluate(
             metavar="MODEL", help="A scorer folder, or a chat model: hf:BASE+ADAPTER, openai:MODEL@URL, replay:FILE."
         ),
     ],
-    on: Annotated[str, typer.Option("--on", metavar="DIALOGUES", help="Held-out dialogues (JSONL).")],
+    on: Annotated[
+        str,
+        typer.Option("--on", metavar="DIALOGUES", help="Held-out dialogues (JSONL); for a judge also a run folder."),
+    ],
     ratings: Annotated[
         list[str] | None,
         typer.Option(

@@ -53,6 +53,19 @@ def open_judge(asked: JudgeQuestion, dialogues: Sequence[Dialogue]) -> Judge:
     return load_generative_judge(asked.model, languages, asked.rubric or "esc_eval", **(asked.asked or {}))
 
 
+def read_rated(on: str) -> list[Dialogue]:
+    """Dialogues of a file, or the whole ones of a run folder, whose ids are their keys there."""
+    from data_prep.records import read_records
+    from eval.runs import load_run
+
+    if not Path(on).is_dir():
+        return read_records(on, Dialogue)
+    whole = [one.to_dialogue() for one in load_run(on).transcripts() if not one.end_reason.is_fault]
+    if not whole:
+        raise UserError(f"{on}: holds no whole dialogue; finish `esckit simulate` first")
+    return whole
+
+
 def evaluate_judge(asked: JudgeQuestion) -> dict[str, Any]:
     """What `esckit evaluate --json` prints. Raises UserError for data that do not fit."""
     from data_prep.cli import parse_names
@@ -62,7 +75,7 @@ def evaluate_judge(asked: JudgeQuestion) -> dict[str, Any]:
 
     if not asked.ratings:
         raise UserError("--ratings is missing: a scorer is measured against what people said of the dialogues")
-    dialogues = read_records(asked.on, Dialogue)[: asked.limit]
+    dialogues = read_rated(asked.on)[: asked.limit]
     learned = [dialogue for file in asked.baselines_from for dialogue in read_records(file, Dialogue)]
     judge = open_judge(asked, dialogues)
     others, training_levels = _of_scorer(judge)

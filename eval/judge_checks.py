@@ -22,6 +22,8 @@ from eval.statistics import Interval
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+LENGTH = "levels per doubling of the supporter's words"
+COMPARISON = "first supporter less second, in levels; `people` on the same pairs"
 LONGER = 1.25
 """One dialogue is longer than another from this ratio of words on; nearer ones are of like length."""
 MOST_PAIRED = 1000
@@ -40,6 +42,8 @@ class Row:
     dialogues: int
     figures: dict[str, Interval]
     verdict: str
+    spread: float | None = None
+    """Standard deviation of the judge's own levels over the dialogues, where levels are judged twice."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,8 @@ def changes(
     group = material.group[np.arange(len(material.dialogues)) if places is None else np.array(places, dtype=int)]
     rows = []
     for dimension in material.dimensions:
-        change = expected_of(after, dimension) - expected_of(before, dimension)
+        first = expected_of(before, dimension)
+        change = expected_of(after, dimension) - first
         told = [
             a[dimension].level is not None
             and b[dimension].level is not None
@@ -118,8 +123,17 @@ def changes(
             "falls": (change < -LEVEL_STEP).astype(float),
         }
         figures = {key: mean_over(column[given], group[given], material.seed) for key, column in columns.items()}
-        rows.append(Row(dimension, int(given.sum()), figures, verdict(figures)))
+        spread = float(first[given].std(ddof=1)) if given.sum() > 1 else None
+        told_so = verdict(figures) + _of_spread(figures["shift"], spread)
+        rows.append(Row(dimension, int(given.sum()), figures, told_so, spread))
     return Check(name, what, rows)
+
+
+def _of_spread(shift: Interval, spread: float | None) -> str:
+    """How large a shift that was told is beside the differences that the judge makes between dialogues."""
+    if not spread or shift.mean is None or not direction(shift):
+        return ""
+    return f", {abs(shift.mean) / spread:.2f} of its own spread over dialogues"
 
 
 def mean_over(values: Floats, group: Ints, seed: int) -> Interval:
@@ -197,8 +211,7 @@ def length_slope(judged: Judged, material: Material) -> Check:
             "matched": _matched(said[given], meant[given], lengths[given], group, material.seed),
         }
         rows.append(Row(dimension, int(given.sum()), figures, _verdict_of_length(figures)))
-    what = "levels per doubling of the supporter's words"
-    return Check("length", what, rows)
+    return Check("length", LENGTH, rows)
 
 
 def _slope_alone(of: int) -> Callable[[Floats], Floats]:
@@ -287,11 +300,10 @@ def comparisons(judged: Judged, material: Material) -> Check:
     Two dialogues are a pair when they are of one card, or any two where the supporters share no card. At like length:
     pairs whose words differ by less than LONGER times.
     """
-    what = "first supporter less second, in levels; `people` on the same pairs"
     names = [one.meta.get("supporter") for one in material.dialogues]
     supporters = sorted({name for name in names if isinstance(name, str) and name})
     if len(supporters) < 2:
-        return Check("comparison", what, reason="the dialogues name fewer than two supporters (meta.supporter)")
+        return Check("comparison", COMPARISON, reason="the dialogues name fewer than two supporters (meta.supporter)")
     lengths = material.log_lengths()
     rows = []
     for at, first in enumerate(supporters):
@@ -302,7 +314,7 @@ def comparisons(judged: Judged, material: Material) -> Check:
                 rows.append(
                     _comparison(f"{dimension}: {first} - {second}", dimension, judged, material, one, other, like)
                 )
-    return Check("comparison", what, rows)
+    return Check("comparison", COMPARISON, rows)
 
 
 def _pairs(material: Material, names: Sequence[Any], first: str, second: str) -> tuple[Ints, Ints]:

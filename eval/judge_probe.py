@@ -12,6 +12,8 @@ from data_prep.prompt import load_prompt
 from data_prep.records import Dialogue, Language
 from eval.judge import Judge
 from eval.judge_checks import (
+    COMPARISON,
+    LENGTH,
     Check,
     Material,
     changes,
@@ -26,6 +28,7 @@ from eval.progress import progress_bar
 
 OTHER: dict[Language, Language] = {"en": "zh", "zh": "en"}
 NO_WORDS = "this judge is asked in no words: it reads the dialogue alone"
+NOTHING = "the judge gave no level at all, so there is nothing to change"
 OFFICIAL = "this judge is asked in fixed words (--official)"
 
 
@@ -39,6 +42,8 @@ class AskedInWords(Protocol):
 
 
 WHAT = {
+    "length": LENGTH,
+    "comparison": COMPARISON,
     "retest": "the same question again, in another order of the dialogues; second less first",
     "padded": "a sentence that says nothing after every supporter turn; variant less original",
     "listed": "supporter turns as numbered lists of the same sentences; variant less original",
@@ -58,6 +63,9 @@ def probe(
     batch_size: int,
 ) -> Iterator[Check]:
     """Every check, one after the other; `judged` are the judgments of the material as it is."""
+    if all(one.expected is None for dialogue in judged for one in dialogue.values()):
+        yield from (Check(name, what, reason=NOTHING) for name, what in WHAT.items())
+        return
     yield _retest(judge, store, judged, material, batch_size)
     yield Check("order_flips", WHAT["order_flips"], reason="this judge rates one dialogue at a time and compares none")
     yield length_slope(judged, material)

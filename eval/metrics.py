@@ -166,12 +166,12 @@ def measure(
         id(pair): (how.tokens(pair.language)(pair.reply), how.tokens(pair.language)(pair.reference)) for pair in pairs
     }
     found: dict[str, Sums] = {}
+    overlaps = _overlaps(groups, cut) if how.bleu == "corpus" else np.zeros((0, 0))
     for name in (*how.metrics, "bertscore"):
         if name.startswith("distinct"):
             found[name] = Sums(counts=[_ngrams_of(group, how, int(name[-1]), cut) for group in groups.values()])
         elif name.startswith("bleu") and how.bleu == "corpus":
-            rows = [sum(bleu_sums(*cut[id(pair)]) for pair in group) for group in groups.values()]
-            found[name] = Sums(np.array(rows), _corpus_bleu(int(name[-1])))
+            found[name] = Sums(overlaps, _corpus_bleu(int(name[-1])))
         elif (value := _of_pair(name, how, cut, vectors, similarity)) is not None:
             found[name] = Sums(_means(groups, value), mean_formula)
     return found
@@ -189,6 +189,11 @@ def vocabulary(pairs: Sequence[Pair]) -> set[str]:
 
 
 Cut = Mapping[int, tuple[list[str], list[str]]]
+
+
+def _overlaps(groups: Mapping[str, Sequence[Pair]], cut: Cut) -> Floats:
+    """[dialogues, 10]: what BLEU of any order is made of."""
+    return np.array([sum(bleu_sums(*cut[id(pair)]) for pair in group) for group in groups.values()])
 
 
 def _corpus_bleu(order: int) -> Callable[[Floats], Floats]:

@@ -53,7 +53,7 @@ def rouge_words(text: str) -> list[str]:
 
 
 @cache
-def porter() -> Any:
+def _porter() -> Any:
     from nltk.stem.porter import PorterStemmer
 
     return PorterStemmer()
@@ -62,7 +62,7 @@ def porter() -> Any:
 @lru_cache(maxsize=100_000)
 def stem(word: str) -> str:
     """Porter's stem of an English word, in NLTK's form of the algorithm."""
-    return str(porter().stem(word))
+    return str(_porter().stem(word))
 
 
 def plain_tokens(language: Language) -> Tokenizer:

@@ -11,8 +11,10 @@ from data_prep.records import Dialogue, read_records
 from data_prep.rubric import load_rubric
 from eval.judge_input import LINES
 from eval.judge_variants import VARIANTS
+from eval.run_records import EndReason
 from tests.data_prep.test_official_prompt import script
-from tests.train.made import SAMPLES, read_lines
+from tests.eval.made_run import make_run, make_transcript
+from tests.train.made import SAMPLES, read_lines, write_lines
 from tests.train.made_scorer import scorer_content, scorer_recipe
 from train.rank import train_scorer
 from train.scorer import Scorer
@@ -89,6 +91,23 @@ def test_judgments_that_cannot_be_read_are_missing_not_numbers(tiny_model):
         assert scorer["figures"]["kappa"]["mean"] is None
     shown = evaluate(tiny_model, *COMMON, "--limit", 2, "--reading", "generate")
     assert "14 judgments are missing: no level could be read from the reply" in shown
+
+
+def test_dialogues_of_a_run_are_judged_and_unfinished_ones_are_not(scorer, tmp_path):
+    made = [
+        make_transcript(f"c{n}", texts=["Hello.", "I cannot sleep.", "That sounds hard. " * n]) for n in range(1, 7)
+    ]
+    made.append(make_transcript("c9", end_reason=EndReason.supporter_error))
+    run = make_run(tmp_path / "run", transcripts=made)
+    rated = [
+        {"dialogue_id": f"c{n}#0", "rater": "a", "rubric": "esc_eval", "dimension": name, "value": n % 5}
+        for n in range(1, 10)
+        for name in load_rubric("esc_eval").names()
+    ]
+    ratings = write_lines(tmp_path / "r.jsonl", rated)
+    found = evaluate(scorer, "--on", run, "--ratings", ratings, "--group-by", "card", "--json")
+    assert (found["dialogues"], found["ratings_elsewhere"]) == (6, 3)
+    assert "is no run folder" in evaluate(scorer, "--on", tmp_path, "--ratings", ratings, code=2)
 
 
 def test_the_official_words_are_fixed(tiny_model, tmp_path):

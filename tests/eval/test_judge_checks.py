@@ -152,6 +152,9 @@ def test_a_judge_that_pays_for_lists_is_told():
     found = checks(MadeJudge(lambda one: quality(one) + ("1. " in one.turns[1].text)))
     assert "gives more for it" in found["listed"].rows[0].verdict
     assert found["listed"].rows[0].figures["shift"].mean == pytest.approx(1)
+    spread = np.std([n % 4 for n in range(40)], ddof=1)
+    assert found["listed"].rows[0].spread == pytest.approx(spread)
+    assert f"{1 / spread:.2f} of its own spread" in found["listed"].rows[0].verdict
     assert found["padded"].rows[0].figures["shift"].mean == 0
 
 
@@ -168,10 +171,16 @@ def test_missing_judgments_are_in_no_figure():
     found = checks(MadeJudge(lambda one: None if quality(one) == 3 else quality(one)))
     assert found["retest"].rows[0].dialogues == 30
     assert found["padded"].rows[0].dialogues == 30
-    nothing = checks(MadeJudge(lambda one: None))
-    assert "cannot be told" in nothing["padded"].rows[0].verdict
-    assert "cannot be told" in nothing["length"].rows[0].verdict
-    assert nothing["length"].rows[0].figures["matched"].mean is None
+    silent = MadeJudge(lambda one: None)
+    nothing = checks(silent)
+    assert set(nothing) == set(found)
+    assert all("no level at all" in one.reason for one in nothing.values())
+    assert len(silent.asked) == len(DIALOGUES)  # and nothing was asked in vain
+    unrated = checks(MadeJudge(quality), human=[{}] * len(DIALOGUES))
+    assert "cannot be told" in unrated["length"].rows[0].verdict
+    assert unrated["length"].rows[0].figures["matched"].reason == "there are no such pairs"
+    later = checks(MadeJudge(lambda one: None if "~" in one.key else quality(one)))
+    assert "cannot be told" in later["padded"].rows[0].verdict
 
 
 # ---- length

@@ -23,6 +23,7 @@ from data_prep.errors import UserError
 from eval.after_training import evaluate_new_scorer
 from eval.cli_audit import audit
 from eval.cli_chat import chat
+from eval.cli_compare import compare
 from eval.cli_evaluate import evaluate
 from eval.cli_quickstart import quickstart
 from eval.cli_report import report, score
@@ -60,6 +61,7 @@ app.command()(simulate)
 app.command()(audit)
 app.command()(score)
 app.command()(report)
+app.command()(compare)
 app.add_typer(runs_app, name="runs")
 
 

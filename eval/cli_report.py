@@ -1,7 +1,7 @@
 """`esckit score` and `esckit report`: judgments of a run's dialogues, and what they say of the supporters."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ from eval.progress import progress_bar
 
 if TYPE_CHECKING:
     from data_prep.leaks import Leak
-    from eval.judge import Judge
+    from eval.judge import Judge, ScoringSummary
     from eval.report import Report
     from eval.runs import Transcript
 
@@ -22,8 +22,12 @@ def score(
     run: Annotated[Path, typer.Argument(help="Run folder of `esckit simulate`.")],
     scorer: Annotated[str | None, typer.Option(help="Folder of a trained scorer.")] = None,
     judge: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="In place of it a chat model that is asked for the number: hf:PATH."),
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL",
+            help="In place of it a chat model that is asked for the number: hf:PATH or openai:MODEL@URL. Several make "
+            "a panel: `esckit report --scorer panel` takes their mean.",
+        ),
     ] = None,
     adapters: Annotated[
         str | None,
@@ -35,6 +39,15 @@ def score(
     reading: Annotated[
         str, typer.Option(help="With --judge: labels (their probabilities), or generate (and read the reply strictly).")
     ] = "labels",
+    prompt: Annotated[
+        str | None, typer.Option(help="With --judge: in what words; a name or a .yaml file of a prompt.")
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(min=1, help="With a server that tells no probabilities: replies a dimension.")
+    ] = 5,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="With a server: judge so many times, each a judge of its own (test and retest).")
+    ] = 1,
     min_mass: Annotated[
         float, typer.Option(min=0, max=1, help="With --judge: no score where all labels have less probability.")
     ] = 0.5,
@@ -50,74 +63,117 @@ def score(
     Example: esckit score runs/first --scorer runs/quickstart/esc_rank
 
     Example: esckit score runs/first --judge hf:esc-rank/base --adapters esc-rank --official ESC-Eval
+
+    Example: esckit score runs/first --judge openai:qwen3@http://localhost:8000/v1 --samples 5
     """
     from eval.judge import score_run
     from eval.runs import append_to_run
 
-    asked: dict[str, Any] = {
-        "adapters": adapters,
-        "official": official,
-        "reading": reading,
-        "min_mass": min_mass,
-    }
-    if (scorer is None) == (judge is None):
+    if bool(scorer) == bool(judge):
         raise UserError("give --scorer FOLDER (a trained scorer), or --judge MODEL (a chat model that is asked)")
-    if scorer is not None and asked != {"adapters": None, "official": None, "reading": "labels", "min_mass": 0.5}:
-        raise UserError("--adapters, --official, --reading and --min-mass say how a --judge is asked; leave them out")
+    asked: dict[str, Any] = {"adapters": adapters, "official": official, "reading": reading, "min_mass": min_mass}
+    asked |= {"prompt": prompt, "samples": samples, "repeats": repeats}
+    if scorer is not None and asked != JUDGE_DEFAULTS:
+        changed = [name for name, value in asked.items() if value != JUDGE_DEFAULTS[name]]
+        raise UserError(f"--{changed[0].replace('_', '-')} says how a --judge is asked; leave it out with --scorer")
     console = Console(stderr=True, markup=False, highlight=False)
+    missing = 0
+    results = []
     with append_to_run(run) as opened:
-        loaded = _load(opened.transcripts(), scorer, judge, rubric, asked)
-        for note in opened.notes:
-            console.print(note)
-        with progress_bar("dialogues", len(opened.transcripts()), console) as advance:
-            summary = score_run(opened, loaded, batch_size, advance)
-        shortened = loaded.shortened(opened.transcripts())
-    missing = sum(summary.missing.values())
+        for loaded in _load(opened.transcripts(), scorer, judge or [], rubric, asked, console):
+            for note in opened.notes:
+                console.print(note)
+            with progress_bar("dialogues", len(opened.transcripts()), console) as advance:
+                summary = score_run(opened, loaded, batch_size, advance)
+            results.append((summary, loaded.shortened(opened.transcripts())))
+            missing += sum(summary.missing.values())
     if as_json:
-        found = {
-            "run": str(run),
-            "scorer": summary.scorer,
-            "dialogues": summary.dialogues,
-            "scored": summary.scored,
-            "already": summary.already,
-            "missing": dict(summary.missing),
-            "shortened": shortened,
-        }
-        typer.echo(json.dumps(found, ensure_ascii=False, indent=2))
+        found = [
+            {
+                "run": str(run),
+                "scorer": summary.scorer,
+                "dialogues": summary.dialogues,
+                "scored": summary.scored,
+                "already": summary.already,
+                "missing": dict(summary.missing),
+                "shortened": shortened,
+            }
+            for summary, shortened in results
+        ]
+        typer.echo(json.dumps(found[0] if len(found) == 1 else found, ensure_ascii=False, indent=2))
     else:
-        typer.echo(
-            f"{run}: {summary.scored} dialogues scored by {summary.scorer}, {summary.already} were done before, "
-            f"{missing} of {summary.dialogues} without a score"
-        )
-        if shortened:
-            typer.echo(f"  {shortened} were longer than the scorer reads; not all of their turns counted")
-        for reason, count in sorted(summary.missing.items()):
-            typer.echo(f"  {count}: {reason}")
+        for summary, shortened in results:
+            _tell(run, summary, shortened)
     if missing:
         raise typer.Exit(1)
+
+
+JUDGE_DEFAULTS: dict[str, Any] = {
+    "adapters": None,
+    "official": None,
+    "reading": "labels",
+    "min_mass": 0.5,
+    "prompt": None,
+    "samples": 5,
+    "repeats": 1,
+}
+
+
+def _tell(run: Path, summary: "ScoringSummary", shortened: int) -> None:
+    missing = sum(summary.missing.values())
+    typer.echo(
+        f"{run}: {summary.scored} dialogues scored by {summary.scorer}, {summary.already} were done before, "
+        f"{missing} of {summary.dialogues} without a score"
+    )
+    if shortened:
+        typer.echo(f"  {shortened} were longer than the scorer reads; not all of their turns counted")
+    for reason, count in sorted(summary.missing.items()):
+        typer.echo(f"  {count}: {reason}")
 
 
 def _load(
     transcripts: Sequence["Transcript"],
     scorer: str | None,
-    judge: str | None,
+    judges: Sequence[str],
     rubric: str | None,
     asked: dict[str, Any],
-) -> "Judge":
+    console: Console,
+) -> Iterator["Judge"]:
+    """The judges one after the other, so that one model at a time is in memory."""
     if scorer is not None:
         from eval.judge import load_judge
 
-        return load_judge(scorer, rubric)
-    from eval.generative_scorer import load_generative_judge
+        yield load_judge(scorer, rubric)
+    for model in judges:
+        how = dict(asked)
+        samples, repeats = how.pop("samples"), how.pop("repeats")
+        if model.startswith("openai:"):
+            from eval.llm_judge import load_endpoint_judge
 
-    languages = {transcript.card.language for transcript in transcripts}
-    return load_generative_judge(str(judge), languages, rubric or "esc_eval", **asked)
+            for name in ("adapters", "official"):
+                if how.pop(name) is not None:
+                    raise UserError(f"--{name} is for weights on this machine (hf:PATH), not for a server's model")
+            how["prompt"] = how["prompt"] or "llm_judge"
+            for repeat in range(repeats):
+                yield load_endpoint_judge(
+                    model, rubric or "esc_eval", samples=samples, repeat=repeat, say=console.print, **how
+                )
+            continue
+        if repeats > 1:
+            raise UserError(f"--repeats: {model} is read without drawing, so that every repeat would be the same")
+        from eval.generative_scorer import load_generative_judge
+
+        languages = {transcript.card.language for transcript in transcripts}
+        yield load_generative_judge(model, languages, rubric or "esc_eval", **how)
 
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Scored run folders: one, two to compare, or many to rank.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the report; default: RUN/report of the first.")] = None,
-    scorer: Annotated[str | None, typer.Option(help="Whose judgments count, where there are several.")] = None,
+    scorer: Annotated[
+        str | None,
+        typer.Option(help="Whose judgments count, where there are several: a name, or panel for the mean of all."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Compare runs that differ otherwise too.")] = False,
     reference: Annotated[
         str | None, typer.Option(help="A leaderboard beside it: en or zh (published with ESC-Eval), or a CSV file.")

@@ -49,6 +49,14 @@ def open_judge(asked: JudgeQuestion, dialogues: Sequence[Dialogue]) -> Judge:
 
     if is_scorer(asked.model):
         return load_judge(asked.model, asked.rubric)
+    if asked.model.startswith("openai:"):
+        from eval.llm_judge import load_endpoint_judge
+
+        how = dict(asked.asked or {})
+        for name in ("adapters", "official"):
+            if how.pop(name, None) is not None:
+                raise UserError(f"--{name} is for weights on this machine (hf:PATH), not for a server's model")
+        return load_endpoint_judge(asked.model, asked.rubric or "esc_eval", **how)
     languages = {one.language for one in dialogues}
     return load_generative_judge(asked.model, languages, asked.rubric or "esc_eval", **(asked.asked or {}))
 

@@ -7,11 +7,12 @@ read is missing, with its text; so is a request that failed, with the reason.
 """
 
 import asyncio
+import hashlib
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from data_prep.endpoint import ChatClient
@@ -59,6 +60,7 @@ class EndpointJudge:
         self._endpoint = endpoint_of(spec, self._options)
         self._say = say
         many = f"samples_{how.samples}"
+        self._spec = spec
         self._identity = {
             "name": f"{self._endpoint.model}-{'labels' if how.reading == 'label_probabilities' else many}",
             "kind": "llm",
@@ -76,6 +78,10 @@ class EndpointJudge:
 
     def identity(self) -> dict[str, Any]:
         return dict(self._identity)
+
+    def asked_with(self, prompt: OwnPrompt) -> "EndpointJudge":
+        """The same model, asked in other words: another judge by its identity, for checks of this one."""
+        return EndpointJudge(self._spec, self.rubric, replace(self.how, prompt=prompt), self._options, self._say)
 
     def shortened(self, transcripts: Sequence[Transcript]) -> int:
         """None ever: what does not fit into the server's context is a missing judgment with the reason."""
@@ -124,8 +130,6 @@ class EndpointJudge:
         return self._of_samples(transcript, dimension, answers)
 
     def _sampling(self, key: str, dimension: str, n: int) -> Sampling:
-        import hashlib
-
         seed = hashlib.sha256(f"{key}|{dimension}|{n}|{self.how.repeat}".encode()).digest()
         # One sample is the likeliest reply; several must be able to differ.
         return Sampling(
@@ -214,7 +218,7 @@ def read_level(text: str, levels: range) -> int | None:
 def label_shares(tokens: Sequence[tuple[str, float]], levels: range) -> list[float]:
     """Probability of every level by the first token: all tokens that are the level, spaces aside, are summed. Levels of
     two digits are more than one token to most models, so such a scale has little mass here and is missing."""
-    shares = Counter[str]()
+    shares: dict[str, float] = defaultdict(float)
     for token, logprob in tokens:
         shares[token.strip()] += math.exp(logprob)
     return [shares[str(level)] for level in levels]

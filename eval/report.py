@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from data_prep.errors import UserError
 from data_prep.leaks import Leak
 from data_prep.rubric import Rubric
+from eval.families import same_family
 from eval.report_audit import AuditSummary, audit_warning, summarise_audit
-from eval.report_runs import check_comparable, choose_scorers, one_rubric
+from eval.report_runs import check_comparable, choose_scorers, judgments_by, one_rubric
 from eval.runs import EndReason, Judgment, Run, Transcript
 from eval.slices import Slice, make_slices
 from eval.statistics import (
@@ -155,7 +156,11 @@ def build_report(
     _rank(entries, comparisons)
     cards = [transcript.card for entry in entries for transcript in entry.transcripts]
     slices = make_slices(cards, [entry.points[AVERAGE] for entry in entries], confidence, seed)
-    scorers = {label: run.scorers()[label] for run, label in zip(runs, chosen, strict=True)}
+    scorers = {
+        name: run.scorers()[name]
+        for run, label in zip(runs, chosen, strict=True)
+        for name in judgments_by(run, label)[0]
+    }
     warnings += _warnings(runs, entries, comparisons, scorers)
     return Report(list(runs), rubric, scorers, columns, entries, comparisons, confidence, seed, warnings, slices)
 
@@ -171,7 +176,7 @@ def _entries(
     run: Run, scorer: str, rubric: Rubric, columns: Sequence[Column], confidence: float, seed: int
 ) -> list[Entry]:
     """One entry a supporter: a run has one, unless it was merged."""
-    judgments = {(j.dialogue_key, j.dimension): j for j in run.judgments() if j.scorer == scorer}
+    _, judgments = judgments_by(run, scorer)
     grouped: dict[str, list[Transcript]] = {}
     for transcript in run.transcripts():
         grouped.setdefault(transcript.supporter, []).append(transcript)
@@ -337,6 +342,10 @@ def _warnings(
                 f"Scorer {label} was trained on the bundled illustrative samples: its scores show that the chain works "
                 "and say nothing about any supporter."
             )
+    for label, stored in scorers.items():
+        own = same_family(str(stored.get("identity", {}).get("base") or label), [entry.supporter for entry in entries])
+        if own and stored.get("identity", {}).get("kind") in ("llm", "generative"):
+            found.append(f"Judge {label} is of the family of {', '.join(own)}, and judges may favour their own kind.")
     for entry in entries:
         done, total = len(entry.transcripts) - sum(entry.missing.values()), len(entry.transcripts)
         failed = sum(n for reason, n in entry.end_reasons.items() if reason.startswith("supporter"))

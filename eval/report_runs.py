@@ -1,10 +1,13 @@
 """Which runs may stand in one report: judged by one scorer on one rubric, and alike in all but the supporter."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from data_prep.errors import UserError
 from data_prep.rubric import Rubric
-from eval.runs import Run, differences
+from eval.runs import Judgment, Run, differences
+
+PANEL = "panel"
 
 # What may differ between compared runs: the system under test, and how much was run. The supporter's prompt and
 # sampling belong to the system under test, but a reader must know of them, so they are noted.
@@ -19,6 +22,33 @@ FREE_SETTINGS = (
 )
 
 
+def judgments_by(run: Run, label: str) -> tuple[list[str], dict[tuple[str, str], Judgment]]:
+    """The judges behind a label of `choose_scorers`, and judgments by (dialogue key, dimension).
+
+    A panel's judgment is the mean of its members' expected levels, and missing where one of them has none: a mean over
+    changing members would compare unlike things.
+    """
+    found: dict[str, dict[tuple[str, str], Judgment]] = {}
+    for judgment in run.judgments():
+        found.setdefault(judgment.scorer, {})[judgment.dialogue_key, judgment.dimension] = judgment
+    if not label.startswith(f"{PANEL} of "):
+        return [label], found.get(label, {})
+    members = sorted(found)
+    keys = dict.fromkeys(key for judged in found.values() for key in judged)
+    return members, {key: _mean_of(label, key, [found[name].get(key) for name in members]) for key in keys}
+
+
+def _mean_of(label: str, key: tuple[str, str], judged: Sequence[Judgment | None]) -> Judgment:
+    one = next(judgment for judgment in judged if judgment is not None)
+    place: dict[str, Any] = {"dialogue_key": key[0], "dimension": key[1], "scorer": label, "rubric": one.rubric}
+    levels = [judgment.expected for judgment in judged if judgment is not None and judgment.expected is not None]
+    if len(levels) < len(judged):
+        return Judgment(
+            **place, reason=f"{len(judged) - len(levels)} of {len(judged)} judges of the panel gave no level"
+        )
+    return Judgment(**place, expected=sum(levels) / len(levels))
+
+
 def choose_scorers(runs: Sequence[Run], asked: str | None, force: bool, warnings: list[str]) -> list[str]:
     """The scorer label to use of every run."""
     chosen = []
@@ -26,6 +56,13 @@ def choose_scorers(runs: Sequence[Run], asked: str | None, force: bool, warnings
         present = sorted({judgment.scorer for judgment in run.judgments()})
         if not present:
             raise UserError(f"{run.folder}: is not scored; run: esckit score {run.folder} --scorer PATH")
+        if asked == PANEL:
+            if len(present) < 2:
+                raise UserError(
+                    f"{run.folder}: --scorer panel needs two judges at least; only {present[0]} judged here"
+                )
+            chosen.append(f"{PANEL} of {', '.join(present)}")
+            continue
         fitting = [name for name in present if asked is None or name == asked or name.split("@")[0] == asked]
         if not fitting:
             raise UserError(f"{run.folder}: scorer {asked!r} did not judge here; known: {', '.join(present)}")
@@ -46,7 +83,11 @@ def choose_scorers(runs: Sequence[Run], asked: str | None, force: bool, warnings
 def one_rubric(runs: Sequence[Run], chosen: Sequence[str]) -> Rubric:
     rubrics = []
     for run, label in zip(runs, chosen, strict=True):
-        stored = run.scorers().get(label)
+        names = judgments_by(run, label)[0]
+        kinds = {run.scorers().get(name, {}).get("rubric", {}).get("name") for name in names}
+        if len(kinds) > 1:
+            raise UserError(f"{run.folder}: the judges of the panel used different rubrics; name one with --scorer")
+        stored = run.scorers().get(names[0])
         if stored is None or "rubric" not in stored:
             raise UserError(f"{run.folder / 'scorers.json'}: says nothing of scorer {label!r}; score the run again")
         rubrics.append(Rubric.model_validate(stored["rubric"]))

@@ -74,6 +74,7 @@ COMMANDS = [
     "audit",
     "score",
     "report",
+    "compare",
     "recipe-check",
     "recipe-schema",
     "model-export",

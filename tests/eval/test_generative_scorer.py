@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 import esckit
 from data_prep.errors import UserError
-from data_prep.judge_prompt import OwnPrompt
 from data_prep.rubric import Rubric, load_rubric
 from eval import generative_scorer
 from eval.chat_models.base import Reply
@@ -69,7 +68,7 @@ def assert_plain(judge, folder, names, adapters=None):
             renderer = ChatRenderer(tokenizer)
             for one in found:
                 if one.card.language == language:
-                    text = OwnPrompt.load().text(one.to_dialogue(), dimension)
+                    text = judge.how.prompt.text(one.to_dialogue(), dimension)
                     expected = plain(model, renderer, text, dimension.levels())
                     judgment = results[one.key, dimension.name]
                     assert judgment.label_mass == pytest.approx(sum(expected), rel=1e-4)

@@ -224,12 +224,17 @@ def label_shares(tokens: Sequence[tuple[str, float]], levels: range) -> list[flo
     return [shares[str(level)] for level in levels]
 
 
-async def gives_labels(spec: str, options: ModelOptions) -> bool:
+async def gives_labels(spec: str, options: ModelOptions, ask: bool = True) -> bool:
     """Whether the server tells first tokens' probabilities; asked once with a question of two words.
 
     Raises UserError when nobody answers or the key is refused.
     """
     async with ChatClient(endpoint_of(spec, options)) as client:
+        there = await client.served()
+        if isinstance(there, Failure):
+            raise UserError(f"judge {spec.split('@')[0]}: {there.detail}")
+        if not ask:
+            return False
         asked = [{"role": "user", "content": "Answer with the digit 1 and nothing else."}]
         answer = await client.chat(asked, Sampling(temperature=0.0, max_tokens=4, extra=LABELS))
     if isinstance(answer, Failure):
@@ -255,7 +260,7 @@ def load_endpoint_judge(
     if reading not in ("labels", "generate"):
         raise UserError(f"--reading {reading!r}: expected labels or generate")
     options = options or ModelOptions()
-    with_labels = reading == "labels" and asyncio.run(gives_labels(spec, options))
+    with_labels = asyncio.run(gives_labels(spec, options, ask=reading == "labels"))
     if reading == "labels" and not with_labels:
         say(f"{spec.split('@')[0]}: the server gives no label probabilities; {samples} samples a dimension instead")
     how = Asking(

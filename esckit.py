@@ -27,6 +27,7 @@ from eval.cli_compare import compare
 from eval.cli_evaluate import evaluate
 from eval.cli_quickstart import quickstart
 from eval.cli_report import report, score
+from eval.cli_run import run
 from eval.cli_runs import app as runs_app
 from eval.cli_simulate import simulate
 from train.cli import after_training, model_app, recipe_app, train
@@ -62,6 +63,7 @@ app.command()(audit)
 app.command()(score)
 app.command()(report)
 app.command()(compare)
+app.command()(run)
 app.add_typer(runs_app, name="runs")
 
 

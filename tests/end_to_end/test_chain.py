@@ -75,6 +75,7 @@ COMMANDS = [
     "score",
     "report",
     "compare",
+    "run",
     "recipe-check",
     "recipe-schema",
     "model-export",

@@ -30,6 +30,7 @@ from eval.cli_report import report, score
 from eval.cli_run import run
 from eval.cli_runs import app as runs_app
 from eval.cli_simulate import simulate
+from eval.cli_study import app as study_app
 from train.cli import after_training, model_app, recipe_app, train
 from train.cli_ablate import ablate
 from train.cli_doctor import data_doctor, doctor
@@ -65,6 +66,7 @@ app.command()(report)
 app.command()(compare)
 app.command()(run)
 app.add_typer(runs_app, name="runs")
+app.add_typer(study_app, name="study")
 
 
 def quiet_libraries() -> None:

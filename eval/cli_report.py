@@ -14,7 +14,7 @@ from eval.progress import progress_bar
 if TYPE_CHECKING:
     from data_prep.leaks import Leak
     from eval.judge import Judge, ScoringSummary
-    from eval.report import Report
+    from eval.report_records import Report
     from eval.runs import Transcript
 
 
@@ -273,6 +273,7 @@ def figures(report: "Report", files: list[Path]) -> dict[str, Any]:
             }
             for entry in report.entries
         },
+        "agreement": [asdict(one) for one in report.agreement],
         "leaks": None
         if report.leaks is None
         else {name: {leak.kind: leak.shared for leak in leaks} for name, leaks in report.leaks},

@@ -74,6 +74,10 @@ def import_command(
     cards: Annotated[
         Path | None, typer.Option(help="The role cards: by position for official, else by id. Ours or official.")
     ] = None,
+    scores: Annotated[
+        Path | None, typer.Option(help="With official: the score file of these transcripts, kept as judgments.")
+    ] = None,
+    rater: Annotated[str, typer.Option(help="With --scores: who gave them, as reports shall call it.")] = "published",
 ) -> None:
     """Make a run folder of dialogues from elsewhere, to be scored, audited and reported like one of ours.
 
@@ -83,16 +87,33 @@ def import_command(
     from eval.runs_layouts import IMPORTS, as_transcripts, import_dialogues, write_import
 
     _check("--from", layout, IMPORTS)
+    if scores is not None and layout != "official":
+        raise UserError("--scores are of official transcripts; bring others in with: esckit study attach")
     if language not in (None, "en", "zh"):
         raise UserError(f"--language is {language!r}; known: en, zh")
     known = read_cards(cards, None, None) if cards else None
     dialogues = import_dialogues(file, layout, language, known)  # type: ignore[arg-type]
     transcripts = as_transcripts(dialogues, supporter, seeker, known or ())
     new = write_import(out, file, layout, transcripts)
+    if scores is not None:
+        _attach(out, scores, [one.key for one in transcripts], rater)
     without = sum(not one.card.problem for one in transcripts)
     typer.echo(f"{out}: {len(transcripts)} dialogues, {new} of them new")
     if without:
         typer.echo(f"  {without} have no role card; an audit cannot hold them against one (give --cards)")
+
+
+def _attach(out: Path, scores: Path, keys: list[str], rater: str) -> None:
+    from data_prep.rubric import load_rubric
+    from eval.judge import score_run
+    from eval.rated import RatingsJudge, official_ratings
+    from eval.runs import append_to_run
+
+    with append_to_run(out) as run:
+        by_key = {one.key: one for one in run.transcripts()}
+        ratings = official_ratings(scores, [by_key[key] for key in keys], rater)
+        score_run(run, RatingsJudge(rater, load_rubric("esc_eval"), ratings))
+    typer.echo(f"{out}: {len(ratings)} scores of {len(keys)} dialogues kept as {rater}")
 
 
 def _check(option: str, value: str, known: tuple[str, ...]) -> None:

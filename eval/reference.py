@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.errors import UserError
-from eval.report import AVERAGE, Report
+from eval.report_records import AVERAGE, Report
 from eval.statistics import Interval
 
 PUBLISHED = Path(__file__).parent / "published"

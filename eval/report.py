@@ -7,22 +7,22 @@ missing when one of them is.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_prep.errors import UserError
-from data_prep.leaks import Leak
 from data_prep.rubric import Rubric
 from eval.families import same_family
-from eval.report_audit import AuditSummary, audit_warning, summarise_audit
+from eval.report_audit import audit_warning, summarise_audit
+from eval.report_records import ALPHA, AVERAGE, FEW_CARDS, Column, Comparison, Entry, Figure, Report
 from eval.report_runs import check_comparable, choose_scorers, judgments_by, one_rubric
 from eval.runs import EndReason, Judgment, Run, Transcript
-from eval.slices import Slice, make_slices
+from eval.score_spread import spread_warning
+from eval.slices import make_slices
 from eval.statistics import (
     RESAMPLES,
     Interval,
-    PairedDifference,
     card_means,
     holm,
     mean_interval,
@@ -32,101 +32,9 @@ from eval.statistics import (
     to_percent,
     worst_case_bounds,
 )
-from eval.statistics_ranks import RankInterval, rank_intervals
+from eval.statistics_ranks import rank_intervals
 from eval.statistics_variance import Components, Rated, variance_components
-
-if TYPE_CHECKING:
-    from eval.reference import Reference
-
-AVERAGE = "average"
-ALPHA = 0.05
-FEW_CARDS = 10
-
-
-@dataclass(frozen=True)
-class Column:
-    """A dimension of the rubric, or the average of all. `scale` is None for an average over unlike scales."""
-
-    name: str
-    title: str
-    scale: tuple[int, int] | None
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One supporter on one column: on 0..100, and in levels where the column has a scale."""
-
-    percent: Interval
-    level: Interval | None
-    detectable: float | None
-    """Smallest difference, in points of 100, to another supporter on as many cards that would be found with
-    probability 0.8 if the two were unrelated; pairing on the same cards usually finds smaller ones."""
-
-
-@dataclass
-class Entry:
-    """One supporter of one run."""
-
-    label: str
-    run: str
-    supporter: str
-    transcripts: list[Transcript]
-    judgments: dict[tuple[str, str], Judgment]
-    """By (dialogue key, dimension)."""
-    points: dict[str, dict[str, list[float]]]
-    """Column → card → one value a sample, on 0..100."""
-    dialogue_points: dict[str, dict[str, float]]
-    """Dialogue key → column → value on 0..100, where there is one."""
-    figures: dict[str, Figure]
-    audit: AuditSummary
-    end_reasons: Counter[str]
-    missing: Counter[str]
-    """Dialogues without a full set of judgments, by reason."""
-    cut_turns: int
-    """Supporter turns that ended at the token limit."""
-    bounds: tuple[float, float] | None
-    """The average, on 0..100, were every dialogue without a score at the bottom, and at the top, of the scale."""
-    variance: Components | None
-    """Of the average, in squared points of 100; None where no card has two samples and no dialogue two judges."""
-    rank: RankInterval | None = None
-    """None without an average, or with a single supporter."""
-
-
-@dataclass
-class Comparison:
-    """a minus b, in points of 100; a is the one with the higher average."""
-
-    a: Entry
-    b: Entry
-    by_column: dict[str, PairedDifference]
-    holm_p: dict[str, float | None] = field(default_factory=dict)
-    """The average: corrected over all pairs. The dimensions: over all pairs and dimensions."""
-
-    @property
-    def clear(self) -> bool:
-        p = self.holm_p[AVERAGE]
-        return p is not None and p < ALPHA
-
-
-@dataclass
-class Report:
-    """All figures; entries are ordered by their average, the best first."""
-
-    runs: list[Run]
-    rubric: Rubric
-    scorers: dict[str, dict[str, Any]]
-    columns: list[Column]
-    entries: list[Entry]
-    comparisons: list[Comparison]
-    confidence: float
-    seed: int
-    warnings: list[str]
-    slices: list[Slice]
-    """Of the averages, in the order of the entries."""
-    reference: "Reference | None" = None
-    """A published leaderboard beside it, where one was asked for (`eval.reference.compare_with`)."""
-    leaks: list[tuple[str, Sequence[Leak]]] | None = None
-    """What the cards share with named training files, by file; None where none was named."""
+from eval.study import Agreement, agreement, people_of
 
 
 def build_report(
@@ -162,7 +70,43 @@ def build_report(
         for name in judgments_by(run, label)[0]
     }
     warnings += _warnings(runs, entries, comparisons, scorers)
-    return Report(list(runs), rubric, scorers, columns, entries, comparisons, confidence, seed, warnings, slices)
+    warnings += _spread(entries, rubric)
+    return Report(
+        list(runs),
+        rubric,
+        scorers,
+        columns,
+        entries,
+        comparisons,
+        confidence,
+        seed,
+        warnings,
+        slices,
+        agreement=_agreement(runs, entries, chosen, rubric, seed),
+    )
+
+
+def _spread(entries: Sequence[Entry], rubric: Rubric) -> list[str]:
+    judgments = [judgment for entry in entries for judgment in entry.judgments.values()]
+    label = " and ".join(sorted({judgment.scorer for judgment in judgments})) or "nobody"
+    line = spread_warning(label, judgments, rubric.names())
+    return [line] if line else []
+
+
+def _agreement(
+    runs: Sequence[Run], entries: Sequence[Entry], chosen: Sequence[str], rubric: Rubric, seed: int
+) -> list[Agreement]:
+    pairs = []
+    for run, label in zip(runs, chosen, strict=True):
+        people = people_of(run, rubric)
+        if people is None or people == label:
+            continue
+        rated = judgments_by(run, people)[1]
+        for entry in entries:
+            if entry.run == str(run.folder):
+                cards = {transcript.key: transcript.card.id for transcript in entry.transcripts}
+                pairs.append((entry.label, entry.judgments, rated, cards))
+    return agreement(rubric, pairs, seed)
 
 
 def _columns(rubric: Rubric) -> list[Column]:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.records import write_text
-from eval.report import Report
 from eval.report_audit import THRESHOLD
+from eval.report_records import Report
 from eval.report_text import (
     NOT_CLINICAL,
+    agreement_rows,
     answer,
     audit_rows,
     count_rows,
@@ -116,6 +117,7 @@ def _view(report: Report) -> dict[str, Any]:
         "heat": heat_rows(report),
         "audit": audit_rows(report),
         "threshold": f"{THRESHOLD:.0%}",
+        "agreement": agreement_rows(report),
         "ledger": ledger_rows(report),
         "leaks": leak_rows(report),
         "slices": slice_rows(report),

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from eval.report import AVERAGE, Report
+from eval.report_records import AVERAGE, Report
 from eval.statistics import Interval
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; the marker changes when they run out.

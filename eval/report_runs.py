@@ -8,6 +8,7 @@ from data_prep.rubric import Rubric
 from eval.runs import Judgment, Run, differences
 
 PANEL = "panel"
+RATINGS = "ratings"
 
 # What may differ between compared runs: the system under test, and how much was run. The supporter's prompt and
 # sampling belong to the system under test, but a reader must know of them, so they are noted.
@@ -33,8 +34,8 @@ def judgments_by(run: Run, label: str) -> tuple[list[str], dict[tuple[str, str],
         found.setdefault(judgment.scorer, {})[judgment.dialogue_key, judgment.dimension] = judgment
     if not label.startswith(f"{PANEL} of "):
         return [label], found.get(label, {})
-    members = sorted(found)
-    keys = dict.fromkeys(key for judged in found.values() for key in judged)
+    members = _judges(run, PANEL)
+    keys = dict.fromkeys(key for name in members for key in found[name])
     return members, {key: _mean_of(label, key, [found[name].get(key) for name in members]) for key in keys}
 
 
@@ -49,11 +50,19 @@ def _mean_of(label: str, key: tuple[str, str], judged: Sequence[Judgment | None]
     return Judgment(**place, expected=sum(levels) / len(levels))
 
 
+def _judges(run: Run, asked: str | None) -> list[str]:
+    """Whose judgments a run holds. People's ratings count when they are asked for, or nothing else is there."""
+    present = sorted({judgment.scorer for judgment in run.judgments()})
+    kinds = {name: run.scorers().get(name, {}).get("identity", {}).get("kind") for name in present}
+    machines = [name for name in present if kinds[name] != RATINGS]
+    return machines if machines and asked in (None, PANEL) else present
+
+
 def choose_scorers(runs: Sequence[Run], asked: str | None, force: bool, warnings: list[str]) -> list[str]:
     """The scorer label to use of every run."""
     chosen = []
     for run in runs:
-        present = sorted({judgment.scorer for judgment in run.judgments()})
+        present = _judges(run, asked)
         if not present:
             raise UserError(f"{run.folder}: is not scored; run: esckit score {run.folder} --scorer PATH")
         if asked == PANEL:

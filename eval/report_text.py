@@ -4,7 +4,7 @@ import json
 import unicodedata
 from typing import Any
 
-from eval.report import ALPHA, AVERAGE, Column, Comparison, Entry, Report
+from eval.report_records import ALPHA, AVERAGE, Column, Comparison, Entry, Report
 from eval.statistics import Interval, PairedDifference
 from eval.statistics_variance import Components
 
@@ -309,6 +309,21 @@ def leak_rows(report: Report) -> list[dict[str, Any]] | None:
         }
         for name, leaks in report.leaks
     ]
+
+
+def agreement_rows(report: Report) -> list[dict[str, Any]]:
+    """Judge and people, one row a dimension: kappa, Spearman, MAE, and the same of the constant."""
+    rows = []
+    titles = {column.name: column.title for column in report.columns}
+    for one in report.agreement:
+        row: dict[str, Any] = {"title": visible(titles[one.dimension]), "dialogues": one.dialogues}
+        for name in ("kappa", "spearman", "mae", "within_one"):
+            judge, constant = one.judge[name], one.constant[name]
+            interval = f" ({limits(judge, 2)})" if judge.low is not None else ""
+            row[name] = f"{number(judge.mean, 2)}{interval}"
+            row[f"constant_{name}"] = number(constant.mean, 2)
+        rows.append(row)
+    return rows
 
 
 def ledger_rows(report: Report) -> list[dict[str, str]]:

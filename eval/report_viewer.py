@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.report import AVERAGE, Entry, Report
+from eval.report_records import AVERAGE, Entry, Report
 from eval.report_text import visible
 from eval.runs import EndReason, Transcript
 

@@ -76,6 +76,8 @@ COMMANDS = [
     "report",
     "compare",
     "run",
+    "study-sample",
+    "study-attach",
     "recipe-check",
     "recipe-schema",
     "model-export",

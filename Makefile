@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 ESCKIT := $(VENV)/bin/esckit
 
-.PHONY: setup quickstart real real-supporter real-epitome test lint format clean
+.PHONY: setup quickstart real real-supporter real-epitome real-seeker test lint format clean
 
 setup: $(VENV)/.installed
 
@@ -24,6 +24,9 @@ real-supporter: setup  ## a supporter with strategies on ESConv
 
 real-epitome: setup  ## a scorer of three mechanisms of empathy
 	$(VENV)/bin/python -m eval.real_epitome
+
+real-seeker: setup  ## a tuned and a prompted seeker beside real ones
+	$(VENV)/bin/python -m eval.real_seeker
 
 test: setup
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from data_prep.errors import UserError
-from data_prep.records import RoleCard, read_records, read_text, sha256_of
+from data_prep.records import Dialogue, RoleCard, first_json_line, read_records, read_text, sha256_of
 from eval.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    cards: Annotated[Path, typer.Option(help="Role cards: our JSON Lines or an official JSON list.")],
+    cards: Annotated[
+        Path, typer.Option(help="Role cards: our JSON Lines, an official JSON list, or dialogues with cards.")
+    ],
     seeker: Annotated[
         str, typer.Option(help="Who plays the cards: hf:PATH, hf:BASE+ADAPTER, openai:MODEL@URL, replay:FILE, human.")
     ],
@@ -172,7 +174,7 @@ def read_cards(path: Path, language: str | None, limit: int | None) -> list[Role
 
         found = read_official(path)
     else:
-        found = read_records(path, RoleCard)
+        found = _own_cards(path)
     found = [card for card in found if language in (None, card.language)]
     if not found:
         raise UserError(f"{path}: holds no card in language {language!r}; leave --language out")
@@ -183,6 +185,17 @@ def read_cards(path: Path, language: str | None, limit: int | None) -> list[Role
             f"{path}: card {empty[0]!r} has no problem{more}; a seeker cannot play it, so write one or remove it"
         )
     return found[:limit]
+
+
+def _own_cards(path: Path) -> list[RoleCard]:
+    """Cards of a JSON Lines file of them, or those of a file of dialogues, each card once."""
+    first = first_json_line(path)
+    if not (isinstance(first, dict) and "turns" in first):
+        return read_records(path, RoleCard)
+    cards = {one.card.id: one.card for one in read_records(path, Dialogue) if one.card is not None}
+    if not cards:
+        raise UserError(f"{path}: holds dialogues without role cards; make some: esckit cards extract {path}")
+    return list(cards.values())
 
 
 def _simulate_into(

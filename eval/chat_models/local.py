@@ -27,6 +27,8 @@ from train.masking import ChatRenderer
 from train.templates import template_text
 
 SLOTS_AT_ONCE = 64
+SHORTEST_ALIKE = 16
+"""Tokens that prompts must begin with in common for these to be read apart: a pass of its own costs time, too."""
 NUCLEUS_FIRST_LOOK = 256
 
 
@@ -78,6 +80,8 @@ class LocalChatModel:
         self._config = config
         self._keeps = all(type(layer) is DynamicLayer for layer in DynamicCache(config=config).layers)
         self._held: dict[str, Held] = {}
+        self._alike: Held | None = None
+        """What the prompts of the last new conversations began with in common."""
         self._most_rows: int | None = None  # most conversations that memory is known to hold side by side
 
     def describe(self) -> dict[str, Any]:
@@ -97,6 +101,7 @@ class LocalChatModel:
 
     def forget(self) -> None:
         self._held.clear()
+        self._alike = None
 
     def reply(self, requests: Sequence[Request], sampling: Sampling) -> list[Reply]:
         """One reply per request, in order; a prompt that leaves no room for `max_new_tokens` is a failure.
@@ -170,7 +175,10 @@ class LocalChatModel:
     def _generate(self, model: Any, rows: list["_Row"], sampling: Sampling) -> None:
         """Fills `new`, `stopped` and `failed` of every row and keeps what was read of it."""
         batch = _Batch(model, self._config, self._keeps, rows[0].prompt[0])
-        logits = batch.begin(rows, [self._held.pop(row.conversation, Held()) for row in rows])
+        held = [self._held.pop(row.conversation, Held()) for row in rows]
+        if self._keeps:
+            self._begin_alike(batch, rows, held)
+        logits = batch.begin(rows, held)
         for row in rows:
             self.stats.prompt_reused += row.kept
             self.stats.reread += row.reread
@@ -188,6 +196,25 @@ class LocalChatModel:
             logits = batch.step()
         if self._keeps:
             self._keep(batch)
+
+    def _begin_alike(self, batch: "_Batch", rows: Sequence["_Row"], held: list[Held]) -> None:
+        """Gives new conversations what their prompts begin with in common: the system prompt, read once for all.
+
+        The last such beginning stays for the batches after this one; it never outlives `forget`.
+        """
+        new = [place for place, (row, known) in enumerate(zip(rows, held, strict=True)) if not _shared(known, row)]
+        prompts = [rows[place].prompt for place in new]
+        # The whole of the shortest prompt may be shared, but its last token must be read with its own row.
+        length = min((len(prompt) - 1 for prompt in prompts), default=0)
+        for prompt in prompts[1:]:
+            length = _common_prefix(prompts[0][:length], prompt)
+        kept = min(length, _common_prefix(self._alike.ids, prompts[0])) if prompts and self._alike else 0
+        if len(new) > 1 and length - kept >= SHORTEST_ALIKE:
+            self._alike, kept = batch.read_alone(prompts[0][:length]), length
+            self.stats.prompt_read += length
+        if kept and self._alike:
+            for place in new:
+                held[place] = Held(self._alike.ids[:kept], list(self._alike.layers))
 
     def _keep(self, batch: "_Batch") -> None:
         for row, held in zip(batch.rows, batch.unpack(), strict=True):
@@ -252,6 +279,13 @@ class _Batch:
             known.ids = known.ids[: row.kept]
         self.pack(rows, held)
         return self._read([row.prompt[row.kept :] for row in rows])
+
+    def read_alone(self, ids: list[int]) -> Held:
+        """What a model holds of these tokens, read as a single row."""
+        row = _Row("", ids, 0)
+        self.pack([row], [Held()])
+        self._read([ids])
+        return self.unpack()[0]
 
     def step(self) -> torch.Tensor:
         """Reads the last token of every row that goes on; the others get a hole."""
@@ -399,6 +433,11 @@ def _nucleus(probabilities: torch.Tensor, top_p: float) -> tuple[torch.Tensor, t
     weights = weights.masked_fill(before >= top_p, 0.0)
     ids, order = ids.sort(dim=-1)
     return ids, weights.gather(-1, order)
+
+
+def _shared(known: Held, row: _Row) -> bool:
+    """Whether anything of a conversation that is held is of use for its next prompt."""
+    return bool(known.ids) and _common_prefix(known.ids, row.prompt) > 0
 
 
 def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

@@ -23,6 +23,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from data_prep.errors import UserError
 from eval.chat_models.base import Reply, Request, Sampling, Stats, cut_at, split_thinking
+from eval.chat_models.cpu_attention import use_cpu_attention
 from train.masking import ChatRenderer
 from train.templates import template_text
 
@@ -45,6 +46,7 @@ class Weights:
 
     def __init__(self, model: Any):
         self.model = model
+        use_cpu_attention(model)
 
     @contextmanager
     def using(self, adapter: str | None) -> Iterator[Any]:

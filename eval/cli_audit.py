@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from data_prep.errors import UserError
+from data_prep.records import write_text
 
 if TYPE_CHECKING:
     from eval.audit import Audit, Rate
     from eval.likeness import Likeness
+    from eval.llm_audit import LlmSummary
     from eval.runs import Transcript
 
 THRESHOLD = 0.2
@@ -29,11 +31,18 @@ def audit(
         float, typer.Option(min=0.0, max=1.0, help="A run is marked where a fault's share is above this.")
     ] = THRESHOLD,
     marks: Annotated[bool, typer.Option("--marks", help="List every mark: dialogue, turn, fault.")] = False,
+    judge: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Have a chat model audit the dialogues, too: hf:PATH or openai:MODEL@URL."),
+    ] = None,
+    prompt: Annotated[str, typer.Option(help="With --judge: in what words; a name or a .yaml file.")] = "audit",
+    batch_size: Annotated[int, typer.Option(min=1, help="With --judge: dialogues at once.")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Check mechanically what simulated seekers and supporters did, with rates and intervals over cards.
 
-    Phrases and counts: a high rate says look at these dialogues, a low one is no proof.
+    Phrases and counts: a high rate says look at these dialogues, a low one is no proof. What was found is kept in
+    RUN/audit.json.
 
     Example: esckit audit runs/a runs/b --reference valid.jsonl
     """
@@ -48,11 +57,17 @@ def audit(
         cards = {transcript.key: transcript.card.id for transcript in transcripts}
         shares = rates(found, list(cards), cards.__getitem__)
         likeness = _likeness(transcripts, reference, rounds) if reference else None
-        results.append(_as_json(folder, found, shares, likeness, threshold))
+        asked = _by_model(folder, transcripts, found, judge, prompt, batch_size) if judge else None
+        results.append(
+            {**_as_json(folder, found, shares, likeness, threshold), "llm": asdict(asked) if asked else None}
+        )
+        write_text(folder / "audit.json", json.dumps(results[-1], indent=1, ensure_ascii=False) + "\n")
         if not as_json:
             _show(console, folder, found, shares, threshold)
             if likeness:
                 _show_likeness(console, likeness)
+            if asked:
+                _show_model(console, asked)
             for mark in found.marks if marks else ():
                 turn = "" if mark.turn is None else f" turn {mark.turn}"
                 typer.echo(f"{mark.key}{turn}: {mark.side} {mark.fault}: {mark.reason}")
@@ -80,6 +95,55 @@ def _likeness(transcripts: "Sequence[Transcript]", reference: list[Path], rounds
     if not real:
         raise UserError(f"--reference: holds no dialogue in {' or '.join(sorted(spoken))}, the language of the run")
     return compare_seekers([transcript.to_dialogue() for transcript in transcripts], real, rounds)
+
+
+def _by_model(
+    folder: Path, transcripts: list["Transcript"], found: "Audit", judge: str, prompt: str, batch_size: int
+) -> "LlmSummary":
+    from data_prep.prompt import load_prompt
+    from eval.chat_models import load_chat_models
+    from eval.llm_audit import audit_by, summarise
+    from eval.progress import progress_bar
+    from eval.runs import append_to_run
+
+    words = load_prompt(prompt)
+    console = Console(stderr=True, markup=False, highlight=False)
+    with append_to_run(folder) as _:
+        [model] = load_chat_models([judge], say=console.print)
+        with progress_bar("dialogues", len(transcripts), console) as advance:
+            audits = audit_by(folder, transcripts, model, words, batch_size, advance)
+    return summarise(audits, transcripts, found)
+
+
+def _show_model(console: Console, found: "LlmSummary") -> None:
+    table = Table(title=f"audit by {found.auditor}: {found.read} dialogues read")
+    for name in (
+        "side",
+        "fault",
+        "dialogues",
+        "share",
+        "95 % interval",
+        "severity 3",
+        "as the mechanical audit",
+        "kappa",
+    ):
+        table.add_column(name, justify="left" if name in ("side", "fault") else "right")
+    for rate in found.rates:
+        both = found.agreement.get(rate.fault, {})
+        same, kappa = both.get("same"), both.get("kappa")
+        table.add_row(
+            rate.side,
+            rate.fault,
+            f"{rate.dialogues} of {rate.of}",
+            "" if rate.share is None else f"{rate.share:.1%}",
+            "" if rate.low is None else f"{rate.low:.1%} to {rate.high:.1%}",
+            str(found.severe[rate.fault]),
+            "" if same is None else f"{same:.0%}",
+            "" if kappa is None else f"{kappa:.2f}",
+        )
+    console.print(table)
+    for reason, count in sorted(found.missing.items()):
+        typer.echo(f"{count} dialogues could not be audited by the model: {reason}")
 
 
 def above(shares: "Sequence[Rate]", threshold: float) -> list["Rate"]:

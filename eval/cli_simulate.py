@@ -76,6 +76,10 @@ def simulate(
     supporter_set: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="One such option of the supporter; may be repeated.")
     ] = None,
+    retry_errors: Annotated[
+        bool,
+        typer.Option("--retry-errors", help="Make dialogues that a fault ended again; the old ones are kept aside."),
+    ] = False,
     dtype: Annotated[str, typer.Option(help="auto (bfloat16 on a GPU, else float32), float32, bfloat16.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
@@ -141,6 +145,8 @@ def simulate(
     }
     plan = Plan(cards=tuple(card.id for card in chosen), samples=samples, shard=shard)
     with open_run(out, manifest, plan) as run:
+        if retry_errors and (again := run.set_aside_faulty()):
+            typer.echo(f"note: {len(again)} faulty dialogues are made again; the old ones: *.failed.jsonl", err=True)
         _simulate_into(run, chosen, models, labels, settings)
         transcripts = run.transcripts()
         beside = write_beside(run) if protocol == "official" else []

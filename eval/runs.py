@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from data_prep.errors import UserError
-from data_prep.records import Record, describe_invalid, dump_line, parse_json, read_text, write_text
+from data_prep.records import Record, describe_invalid, dump_line, parse_json, read_text, write_records, write_text
 from eval.environment import environment
 from eval.run_records import EndReason, Judgment, Plan, Transcript, TranscriptTurn
 
@@ -108,6 +108,26 @@ class RunWriter(Run):
     def add_judgments(self, judgments: Sequence[Judgment]) -> None:
         """Appends judgments with one write, flushed to disk before this returns."""
         append_lines(self.folder / "judgments.jsonl", judgments)
+
+    def set_aside_faulty(self) -> list[str]:
+        """Moves dialogues that a fault ended, and their judgments, into dialogues.failed.jsonl and
+        judgments.failed.jsonl, so that they are missing and will be made again. Returns their keys.
+
+        The copy is written before anything is taken out: a crash in between leaves a record twice, never lost.
+        """
+        faulty = [one for one in self.transcripts() if one.end_reason.is_fault]
+        keys = {one.key for one in faulty}
+        if not keys:
+            return []
+        stale = [one for one in self.judgments() if one.dialogue_key in keys]
+        append_lines(self.folder / "dialogues.failed.jsonl", faulty)
+        if stale:
+            append_lines(self.folder / "judgments.failed.jsonl", stale)
+            # Judgments first: without their dialogue they would be of nothing.
+            fine = [one for one in self.judgments() if one.dialogue_key not in keys]
+            write_records(self.folder / "judgments.jsonl", fine)
+        write_records(self.folder / "dialogues.jsonl", [one for one in self.transcripts() if one.key not in keys])
+        return sorted(keys)
 
     def note(self, name: str, value: Any) -> None:
         """Adds to the manifest what changes no number and is no setting: where a merged or imported run comes from."""

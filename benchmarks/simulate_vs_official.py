@@ -36,12 +36,22 @@ TEMPLATE = (
 
 
 def make_model(folder: Path) -> Path:
-    """A Llama-shaped model with random weights (hidden size 128, 4 layers) and a byte-level tokenizer."""
+    """A Llama-shaped model with random weights (hidden size 128, 4 layers) that says words.
+
+    Random weights alone say bytes that are no text and read back as other tokens, which no trained model does: half of
+    every conversation would be read again at every turn. So the head knows the words of the tokenizer only.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    # A word and the space after it are one token, so that a reply reads back as the tokens it was said in.
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+        [
+            pre_tokenizers.Split(" ", "merged_with_previous"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
     trainer = trainers.BpeTrainer(
         vocab_size=600,
@@ -66,7 +76,11 @@ def make_model(folder: Path) -> Path:
         pad_token_id=fast.pad_token_id,
         initializer_range=0.2,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    model = LlamaForCausalLM(config)
+    words = {fast.convert_tokens_to_ids(f"{word}Ġ") for word in set(WORDS)} - {fast.unk_token_id, None}
+    silent = [token for token in range(len(fast)) if token not in words]
+    model.lm_head.weight.data[silent] = 0
+    model.save_pretrained(folder)
     fast.save_pretrained(folder)
     return folder
 

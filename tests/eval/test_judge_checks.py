@@ -129,7 +129,7 @@ def test_a_judge_of_quality_alone_passes_everything():
     assert length.figures["held"].mean == pytest.approx(0, abs=1e-9)
     assert length.figures["matched"].mean == 0
     assert "no length slope" in length.verdict
-    assert "compares none" in found["order_flips"].reason
+    assert "esckit compare" in found["order_flips"].reason
     assert "in no words" in found["wording"].reason
     assert "fewer than two supporters" in found["comparison"].reason
     assert set(found) == {

@@ -67,7 +67,11 @@ def probe(
         yield from (Check(name, what, reason=NOTHING) for name, what in WHAT.items())
         return
     yield _retest(judge, store, judged, material, batch_size)
-    yield Check("order_flips", WHAT["order_flips"], reason="this judge rates one dialogue at a time; `esckit compare` counts flips of pairs")
+    yield Check(
+        "order_flips",
+        WHAT["order_flips"],
+        reason="this judge rates one dialogue at a time; `esckit compare` counts flips of pairs",
+    )
     yield length_slope(judged, material)
     for name in VARIANTS:
         yield _variant(name, judge, store, judged, material, batch_size)

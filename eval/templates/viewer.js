@@ -151,7 +151,7 @@
     const ids = [...groups.keys()];
     const pages = Math.max(1, Math.ceil(ids.length / PAGE));
     const shown = ids.slice(page * PAGE, (page + 1) * PAGE);
-    status.textContent = found + " of " + data.dialogues.length + " dialogues, " + ids.length + " cards";
+    status.textContent = found + " of " + data.dialogues.length + " dialogues, " + ids.length + (ids.length === 1 ? " card" : " cards");
     list.replaceChildren(...shown.map((id) => groupOf(id, groups.get(id), shown.length === 1)));
     pager.replaceChildren();
     if (pages > 1) {

@@ -77,7 +77,7 @@ def test_filters_search_and_pages(browser, tmp_path):
     assert choose(browser, "supporter", "=tuned") == "30 of 60 dialogues, 30 cards"
     assert choose(browser, "language", "=zh") == "10 of 60 dialogues, 10 cards"
     assert type_in(browser, "失眠") == "10 of 60 dialogues, 10 cards"
-    assert type_in(browser, "CARD-27") == "1 of 60 dialogues, 1 cards"
+    assert type_in(browser, "CARD-27") == "1 of 60 dialogues, 1 card"
     # A single card is open at once, and shows its turns as they were said.
     assert "我最近总是失眠。" in browser.run("document.getElementById('list').textContent")
     assert type_in(browser, "said by nobody") == "0 of 60 dialogues, 0 cards"
@@ -113,7 +113,7 @@ def test_hostile_text_is_shown_and_runs_nothing(browser, tmp_path):
     browser.said.clear()
     browser.open(tmp_path / "out" / "report.html")
     for n, text in enumerate(EVIL):
-        assert type_in(browser, f"c{n}").endswith(" 1 cards")
+        assert type_in(browser, f"c{n}").endswith(" 1 card")
         shown = browser.run("[...document.querySelectorAll('#list .text')].map((e) => e.textContent)")
         assert text in shown
     assert browser.run("window.ran") is None

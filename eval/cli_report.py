@@ -56,6 +56,9 @@ def score(
         typer.Option(help="Rubric to judge by, for a scorer of several: a name, or a .yaml file as trained."),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Dialogues read at once; changes the speed only.")] = 16,
+    retry_missing: Annotated[
+        bool, typer.Option("--retry-missing", help="Judge again what has no score yet; the old tries are kept aside.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Judge every dialogue of a run on every dimension. Stop it at any time; the same command goes on.
@@ -84,7 +87,7 @@ def score(
             for note in opened.notes:
                 console.print(note)
             with progress_bar("dialogues", len(opened.transcripts()), console) as advance:
-                summary = score_run(opened, loaded, batch_size, advance)
+                summary = score_run(opened, loaded, batch_size, advance, retry_missing)
             results.append((summary, loaded.shortened(opened.transcripts())))
             missing += sum(summary.missing.values())
     if as_json:

@@ -148,18 +148,25 @@ class ScoringSummary:
 
 
 def score_run(
-    run: RunWriter, judge: Judge, batch_size: int = 16, progress: Callable[[float], None] | None = None
+    run: RunWriter,
+    judge: Judge,
+    batch_size: int = 16,
+    progress: Callable[[float], None] | None = None,
+    retry_missing: bool = False,
 ) -> ScoringSummary:
     """Scores every dialogue of a run that this scorer has not yet judged; appends after every batch.
 
     `progress` is called with the number of dialogues of each batch, the already judged ones first; a batch that was
-    judged on some dimensions counts by their share. Raises UserError when the run holds no dialogue.
+    judged on some dimensions counts by their share. With `retry_missing` this scorer's missing judgments are made
+    again, the old ones kept aside. Raises UserError when the run holds no dialogue.
     """
     transcripts = run.transcripts()
     if not transcripts:
         raise UserError(f"{run.folder}: holds no dialogue to score; finish `esckit simulate` first")
     label = scorer_label(judge)
     run.add_scorer(label, {"identity": judge.identity(), "rubric": judge.rubric.model_dump(mode="json")})
+    if retry_missing:
+        run.set_aside_missing(label)
     have = {(judgment.dialogue_key, judgment.dimension) for judgment in run.judgments() if judgment.scorer == label}
     names = judge.rubric.names()
     open_ones = [one for one in transcripts if any((one.key, name) not in have for name in names)]

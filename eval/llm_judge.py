@@ -107,14 +107,18 @@ class EndpointJudge:
                         if (transcript.key, dimension.name) not in have
                     ]
                     yield runner.run(self._batch(client, asked))
+                    if client.final is not None:
+                        raise UserError(
+                            f"judge {self._endpoint.model}: {client.final.detail} What was judged before is kept; "
+                            "the same command goes on"
+                        )
             finally:
                 runner.run(client.__aexit__())
 
     async def _batch(self, client: ChatClient, asked: Sequence[tuple[Transcript, Dimension]]) -> list[Judgment]:
         judged = await asyncio.gather(*(self._one(client, transcript, dimension) for transcript, dimension in asked))
-        if client.final is not None:
-            raise UserError(f"judge {self._endpoint.model}: {client.final.detail} Judgments before this are kept")
-        return list(judged)
+        # A server that is gone says nothing of a dialogue: what it did not answer is asked when the command goes on.
+        return [one for one in judged if client.final is None or one.reason is None or one.raw is not None]
 
     async def _one(self, client: ChatClient, transcript: Transcript, dimension: Dimension) -> Judgment:
         messages = [{"role": "user", "content": self.how.prompt.text(transcript.to_dialogue(), dimension)}]

@@ -84,16 +84,16 @@ def pairs_of(a: Run, b: Run) -> tuple[list[tuple[Transcript, Transcript]], int]:
 
 
 def question(prompt: Prompt, rubric: Rubric, first: Transcript, second: Transcript) -> str:
-    """What the judge is asked: card, both dialogues, every criterion of the rubric with what its top level means."""
+    """What the judge is asked: card, both dialogues, every criterion of the rubric with the meaning of its levels."""
     one, other = first.to_dialogue(), second.to_dialogue()
     language = one.language
+    colon = "：" if language == "zh" else ": "
     criteria = []
     for dimension in rubric.dimensions:
-        best = dimension.anchors[dimension.scale[1]]
-        criteria.append(
-            f"- {getattr(dimension.title, language)}: {getattr(dimension.question, language)} "
-            f"({'最好时' if language == 'zh' else 'at its best'}: {getattr(best, language)})"
-        )
+        criteria.append(f"- {getattr(dimension.title, language)}{colon}{getattr(dimension.question, language)}")
+        criteria += [
+            f"  {level}{colon}{getattr(anchor, language)}" for level, anchor in sorted(dimension.anchors.items())
+        ]
     return prompt.render(
         language,
         card=quoted_card(one, language),

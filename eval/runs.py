@@ -129,6 +129,16 @@ class RunWriter(Run):
         write_records(self.folder / "dialogues.jsonl", [one for one in self.transcripts() if one.key not in keys])
         return sorted(keys)
 
+    def set_aside_missing(self, scorer: str) -> int:
+        """Moves a scorer's missing judgments into judgments.failed.jsonl, so that they will be made again; how many."""
+        judgments = self.judgments()
+        missing = [one for one in judgments if one.scorer == scorer and one.reason is not None]
+        if missing:
+            append_lines(self.folder / "judgments.failed.jsonl", missing)
+            kept = [one for one in judgments if one.scorer != scorer or one.reason is None]
+            write_records(self.folder / "judgments.jsonl", kept)
+        return len(missing)
+
     def note(self, name: str, value: Any) -> None:
         """Adds to the manifest what changes no number and is no setting: where a merged or imported run comes from."""
         self.manifest[name] = _as_json({"value": value})["value"]

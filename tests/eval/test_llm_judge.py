@@ -4,6 +4,7 @@ import json
 import math
 import random
 import re
+import threading
 from collections import Counter
 
 import pytest
@@ -14,13 +15,14 @@ from data_prep.errors import UserError
 from data_prep.judge_prompt import OwnPrompt
 from data_prep.records import RoleCard
 from data_prep.rubric import load_rubric
+from eval.chat_models.options import ModelOptions
 from eval.families import family, same_family
 from eval.judge import score_run
 from eval.llm_judge import label_shares, load_endpoint_judge, read_level
 from eval.report import build_report
 from eval.runs import append_to_run, load_run
 from tests.eval.made_run import make_run, make_transcript
-from tests.openai_server import CUT, EMPTY, HTML, NOT_JSON, SERVER_ERROR, Fault, OpenAIServer, completion
+from tests.openai_server import CUT, EMPTY, HTML, NOT_JSON, SERVER_ERROR, Fault, OpenAIServer, completion, rate_limited
 
 RUBRIC = load_rubric("esc_eval")
 LEVELS = range(0, 5)
@@ -163,102 +165,137 @@ def test_a_server_without_schemas_is_asked_without():
 # --- failures
 
 
+SLOW = Fault(200, completion("3"), delay=6)
+# What goes wrong, and a part of the reason that must be given. A text is a reply that cannot be read, and is kept.
 BAD = {
-    "empty": EMPTY,
-    "html": HTML,
-    "not json": NOT_JSON,
-    "server error": SERVER_ERROR,
-    "cut": CUT,
-    "out of range": "7",
-    "two numbers": "3 or 4",
-    "fraction": "4/5",
-    "other digits": "４",
-    "wrong key": '{"score": 4}',
-    "torn json": '{"level": 4',
-    "nan": '{"level": NaN}',
-    "talk": "As a language model I would rather not.",
-    "nothing but a sign": "-1",
+    "empty": (EMPTY, "said nothing"),
+    "html": (HTML, "HTML"),
+    "not json": (NOT_JSON, "no JSON"),
+    "server error": (SERVER_ERROR, "HTTP 500"),
+    "cut": (CUT, "the connection broke"),
+    "rate limited": (rate_limited(), "HTTP 429"),
+    "too slow": (SLOW, "no complete reply within 4 s"),
+    "out of range": ("7", "no level could be read"),
+    "two numbers": ("3 or 4", "no level could be read"),
+    "fraction": ("4/5", "no level could be read"),
+    "other digits": ("４", "no level could be read"),
+    "wrong key": ('{"score": 4}', "no level could be read"),
+    "torn json": ('{"level": 4', "no level could be read"),
+    "nan": ('{"level": NaN}', "no level could be read"),
+    "talk": ("As a language model I would rather not.", "no level could be read"),
+    "a sign": ("-1", "no level could be read"),
+}
+LABEL_BAD = {
+    "no probabilities": (completion("3"), "no label probabilities"),
+    "little mass": (with_labels({"3": 0.1, "As": 0.9}, "As an AI"), "label mass"),
+    "no level among them": (with_labels({"The": 0.7, "A": 0.2}, "The"), "label mass"),
+    "not numbers": (
+        completion("3").replace(b'"finish_reason"', b'"logprobs": {"content": "x"}, "finish_reason"'),
+        "no label",
+    ),
+    "server error": (SERVER_ERROR, "HTTP 500"),
 }
 
 
-def test_a_thousand_judgments_with_failures_none_becomes_a_number(tmp_path, monkeypatch):
-    from data_prep import endpoint_terms
-    from eval.chat_models.options import ModelOptions
-
-    async def at_once(seconds):
-        return None
-
-    monkeypatch.setattr(endpoint_terms.Clock, "sleep", staticmethod(at_once), raising=False)
-    generator = random.Random(1)
-    cards = 143
-    transcripts = [make_transcript(f"card{n}") for n in range(cards)]
-    names = list(BAD)
-    # What goes wrong follows from the request, so that trying again meets the same.
+def planned_failures(bad, cards, share, seed):
+    """143 cards × 7 dimensions, some of which meet a failure, the same at every try; the transcripts of the cards."""
+    generator = random.Random(seed)
+    names = [name for name in bad if name != "too slow"]
     planned = {
-        (one.card.id, dimension.name): generator.choice(names) if generator.random() < 0.3 else None
-        for one in transcripts
+        (f"card{n}", dimension.name): generator.choice(names) if generator.random() < share else None
+        for n in range(cards)
         for dimension in RUBRIC.dimensions
     }
-    transcripts = [
-        one.model_copy(update={"card": one.card.model_copy(update={"problem": f"problem of {one.card.id}."})})
-        for one in transcripts
-    ]
+    if "too slow" in bad:  # few, since each is waited for
+        for dimension in RUBRIC.dimensions[:4]:
+            planned["card0", dimension.name] = "too slow"
+    made = [make_transcript(f"card{n}") for n in range(cards)]
+    for place, one in enumerate(made):
+        card = one.card.model_copy(update={"problem": f"problem of {one.card.id}."})
+        made[place] = one.model_copy(update={"card": card})
+    return planned, made
+
+
+@pytest.mark.parametrize("reading", ["generate", "labels"])
+def test_a_thousand_judgments_with_failures_none_becomes_a_number(tmp_path, reading):
+    bad, good = (BAD, "3") if reading == "generate" else (LABEL_BAD, with_labels({"3": 1.0}))
+    planned, transcripts = planned_failures(bad, 143, 0.3, seed=1)
 
     def of(body):
         text = body["messages"][0]["content"]
         card = re.search(r"problem of (card\d+)\.", text)
         if not card:
-            return None
-        return planned[card[1], next(d.name for d in RUBRIC.dimensions if d.question.en in text)]
+            return good
+        name = planned[card[1], next(d.name for d in RUBRIC.dimensions if d.question.en in text)]
+        return bad[name][0] if name else good
 
     def fault(body):
-        bad = BAD.get(of(body) or "")
-        return bad if isinstance(bad, Fault) else None
+        return found if isinstance(found := of(body), Fault) else None
 
-    with OpenAIServer(lambda body: BAD.get(of(body) or "", "3"), fault_when=fault) as server:
+    with OpenAIServer(of, fault_when=fault) as server:
         folder = make_run(tmp_path / "run", transcripts=transcripts)
-        options = ModelOptions(attempts=2, concurrency=16)
-        judge = load_endpoint_judge(spec(server), samples=1, reading="generate", options=options)
+        options = ModelOptions(attempts=2, concurrency=16, timeout=4)
+        judge = load_endpoint_judge(spec(server), samples=1, reading=reading, options=options)
         with append_to_run(folder) as run:
             summary = score_run(run, judge, batch_size=32)
     judgments = load_run(folder).judgments()
-    assert len(judgments) == cards * 7 == 1001
+    assert len(judgments) == 143 * 7 == 1001
     for one in judgments:
-        bad = planned[one.dialogue_key.split("#")[0], one.dimension]
-        assert (one.expected is None) == (bad is not None), bad
-        assert one.expected in (None, 3)
-        if isinstance(BAD.get(bad or ""), str):
-            assert one.raw == BAD[bad], "the text is kept"
-    failed = sum(bad is not None for bad in planned.values())
-    assert sum(one.reason is not None for one in judgments) == failed > 200
-    lost = {key for (key, _), bad in planned.items() if bad}
+        name = planned[one.dialogue_key.split("#")[0], one.dimension]
+        if name is None:
+            assert one.expected == 3
+            continue
+        assert (one.expected, one.level, one.probabilities) == (None, None, None), name
+        answer, reason = bad[name]
+        assert reason in one.reason
+        assert one.raw == answer or not isinstance(answer, str), "the text is kept"
+    found = Counter(planned[one.dialogue_key.split("#")[0], one.dimension] for one in judgments if one.reason)
+    assert found == Counter(name for name in planned.values() if name), "counted by reason"
+    assert set(found) == set(bad)
+    lost = {card for (card, _), name in planned.items() if name}
     assert sum(summary.missing.values()) == len(lost), "every dialogue without a full set is counted"
     report = build_report([load_run(folder)])
     assert sum(report.entries[0].missing.values()) == len(lost)
 
 
-def test_a_server_that_dies_keeps_what_was_judged_and_resume_asks_for_the_rest_only(tmp_path):
+def test_a_server_that_dies_keeps_what_was_judged_and_the_rest_is_asked_when_it_is_back(tmp_path):
     folder = make_run(tmp_path / "run", cards=6)
-    counted = Counter()
+    options = ModelOptions(attempts=2, concurrency=1)
+    asked = []
 
     def reply(body):
-        counted["asked"] += 1
-        if counted["asked"] == 20:
-            server.dead = True
+        asked.append(body)
+        if len(asked) == 20:
+            threading.Thread(target=server.die).start()
         return "3"
 
     with OpenAIServer(reply) as server:
-        from eval.chat_models.options import ModelOptions
-
-        judge = load_endpoint_judge(
-            spec(server), samples=1, reading="generate", options=ModelOptions(attempts=1, concurrency=1)
-        )
-        with append_to_run(folder) as run:
-            summary = score_run(run, judge, batch_size=1)
+        judge = load_endpoint_judge(spec(server), samples=1, reading="generate", options=options)
+        with (
+            append_to_run(folder) as run,
+            pytest.raises(UserError, match=r"nobody answers.*What was judged before is kept"),
+        ):
+            score_run(run, judge, batch_size=1)
+        port = server._server.server_port
     before = {one.key: one for one in load_run(folder).judgments()}
-    assert sum(one.expected is not None for one in before.values()) == 19
-    assert sum(summary.missing.values()) >= 3
-    assert all(one.reason for one in before.values() if one.expected is None)
+    assert 14 <= sum(one.expected == 3 for one in before.values()) <= 20
+    with OpenAIServer(lambda body: "3", port=port) as server:
+        judge = load_endpoint_judge(spec(server), samples=1, reading="generate", options=options)
+        with append_to_run(folder) as run:
+            score_run(run, judge, batch_size=1)
+        calls = len(server.calls)
+        after = {one.key: one for one in load_run(folder).judgments()}
+        assert all(after[key] == one for key, one in before.items())
+        assert len(after) == 42
+        assert calls == 42 - len(before), "nothing twice"
+        with append_to_run(folder) as run:
+            summary = score_run(run, judge, batch_size=1, retry_missing=True)
+    final = load_run(folder).judgments()
+    assert {one.expected for one in final} == {3}
+    assert not summary.missing
+    lost = sum(one.reason is not None for one in after.values())
+    aside = folder / "judgments.failed.jsonl"
+    assert (len(aside.read_text(encoding="utf-8").splitlines()) if aside.exists() else 0) == lost
 
 
 def test_nobody_there_is_one_line():

@@ -27,7 +27,7 @@ def test_the_question_holds_card_both_dialogues_and_every_criterion(language):
         assert json.dumps(turn.text, ensure_ascii=False) in text
     assert text.index("first ") < text.index("第二个") < text.index(getattr(RUBRIC.dimensions[0].question, language))
     for dimension in RUBRIC.dimensions:
-        for part in (dimension.title, dimension.question, dimension.anchors[dimension.scale[1]]):
+        for part in (dimension.title, dimension.question, *dimension.anchors.values()):
             assert getattr(part, language) in text
     assert "supporter-one" not in text, "the supporters' names stay out"
 

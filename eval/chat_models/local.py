@@ -213,7 +213,9 @@ class LocalChatModel:
         kept = min(length, _common_prefix(self._alike.ids, prompts[0])) if prompts and self._alike else 0
         if len(new) > 1 and length - kept >= SHORTEST_ALIKE:
             self._alike, kept = batch.read_alone(prompts[0][:length]), length
+            # Read for one of the rows, which will count it as kept like the others.
             self.stats.prompt_read += length
+            self.stats.prompt_reused -= length
         if kept and self._alike:
             for place in new:
                 held[place] = Held(self._alike.ids[:kept], list(self._alike.layers))

@@ -50,7 +50,7 @@ def test_a_shared_beginning_is_read_once_and_changes_nothing(tiny_model, tempera
     assert [one.text for one in found] == [one.text for one in single]
     lengths = [reply.prompt_tokens for reply in found]
     assert together.stats.prompt_read < sum(lengths) - 4 * 30, "the system prompt of all but one was not read again"
-    assert together.stats.prompt_read + together.stats.prompt_reused == sum(lengths) + len(together._alike.ids)
+    assert together.stats.prompt_read + together.stats.prompt_reused == sum(lengths)
     # A later batch, and a later conversation alone, use it, too; after `forget` it is gone.
     before = together.stats.prompt_read
     later = together.reply(requests(1, 40), sampling)

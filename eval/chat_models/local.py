@@ -15,7 +15,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,21 +24,13 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from data_prep.errors import UserError
 from eval.chat_models.base import Reply, Request, Sampling, Stats, cut_at, split_thinking
 from eval.chat_models.cpu_attention import use_cpu_attention
+from eval.chat_models.kept import Held, RoomyLayer
+from eval.chat_models.picking import pick
 from train.masking import ChatRenderer
 from train.templates import template_text
 
-SLOTS_AT_ONCE = 64
 SHORTEST_ALIKE = 16
 """Tokens that prompts must begin with in common for these to be read apart: a pass of its own costs time, too."""
-NUCLEUS_FIRST_LOOK = 256
-
-
-@dataclass
-class Held:
-    """What is kept of one conversation: its ids, and for every layer keys and values [heads, len(ids), head size]."""
-
-    ids: list[int] = field(default_factory=list)
-    layers: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
 
 class Weights:
@@ -246,6 +238,9 @@ class _Row:
         self.stopped = self.done = False
         self.failed: str | None = None
 
+    def draw(self) -> float:
+        return self.draws.random()
+
     def take(self, token: int | None, stops: set[int], limit: int) -> None:
         """Adds the next token (None: the model gave no distribution). A row that is done takes nothing."""
         if self.done:
@@ -305,14 +300,14 @@ class _Batch:
         if not self.keeps:
             self.cache: Cache = DynamicCache(config=self.config)
             return
-        self.cache = Cache(layer_class_to_replicate=_RoomyLayer)
+        self.cache = Cache(layer_class_to_replicate=RoomyLayer)
         if width == 0:
             return
         # Layer by layer from the last, each freed as soon as it is copied: never two copies of everything.
         layers = []
         while any(known.layers for known in held):
             pairs = [known.layers.pop() if known.layers else None for known in held]
-            layers.append(_RoomyLayer.holding(pairs, lengths, width))
+            layers.append(RoomyLayer.holding(pairs, lengths, width))
         self.cache.layers = layers[::-1]
 
     def unpack(self) -> list[Held]:
@@ -344,99 +339,6 @@ class _Batch:
             **{self.cache_argument: self.cache},
         )
         return out.logits[:, -1].float()
-
-
-class _RoomyLayer(DynamicLayer):
-    """A cache layer with room to spare, so that adding a token does not copy all that came before it."""
-
-    room: tuple[torch.Tensor, torch.Tensor] | None = None
-
-    @classmethod
-    def holding(
-        cls, pairs: Sequence[tuple[torch.Tensor, torch.Tensor] | None], lengths: Sequence[int], width: int
-    ) -> Any:
-        """A layer of `width` slots with the first `lengths[row]` keys and values of every pair; the rest is 0."""
-        layer = cls()
-        some = next(pair for pair in pairs if pair is not None)
-        layer.lazy_initialization(*some)
-        layer.room = tuple(_room(len(pairs), like[None], width) for like in some)  # type: ignore[assignment]
-        for row, (pair, length) in enumerate(zip(pairs, lengths, strict=True)):
-            if pair is not None:
-                for room, kept in zip(layer.room, pair, strict=True):  # type: ignore[arg-type]
-                    room[row, :, :length] = kept[:, :length]
-        layer._show(width)
-        return layer
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        new = (key_states, value_states)
-        if not self.is_initialized:
-            self.lazy_initialization(*new)
-        used = self.get_seq_length()
-        end = used + key_states.shape[-2]
-        if self.room is None or end > self.room[0].shape[-2]:
-            roomier = tuple(_room(len(states), states, end) for states in new)
-            if self.room is not None:
-                for room, old in zip(roomier, self.room, strict=True):
-                    room[:, :, :used] = old[:, :, :used]
-            self.room = roomier  # type: ignore[assignment]
-        for room, states in zip(self.room, new, strict=True):  # type: ignore[arg-type]
-            room[:, :, used:end] = states
-        self._show(end)
-        return self.keys, self.values  # type: ignore[return-value]
-
-    def _show(self, slots: int) -> None:
-        assert self.room is not None
-        self.keys, self.values = self.room[0][:, :, :slots], self.room[1][:, :, :slots]
-
-
-def _room(rows: int, like: torch.Tensor, slots: int) -> torch.Tensor:
-    """Zeros (a hole must be finite) for `slots` slots and some more; otherwise like `like` [rows, heads, n, size]."""
-    _, heads, _, size = like.shape
-    return like.new_zeros(rows, heads, slots + SLOTS_AT_ONCE, size)
-
-
-def pick(logits: torch.Tensor, sampling: Sampling, rows: Sequence[_Row]) -> list[int | None]:
-    """The next token of each row from its logits [rows, vocabulary]; None where they hold no distribution.
-
-    One uniform number a token from the row's own generator, looked up in the cumulative distribution of the nucleus
-    in the order of token ids: what is drawn depends on nothing but the row's logits, seed and position.
-    """
-    valid = logits.amax(-1).isfinite().tolist()
-    if sampling.temperature == 0:
-        chosen = logits.argmax(-1)
-    else:
-        probabilities = torch.softmax(logits / sampling.temperature, dim=-1)
-        ids, weights = _nucleus(probabilities, sampling.top_p)
-        cumulative = weights.double().cumsum(-1)
-        uniform = [0.0 if row.done else row.draws.random() for row in rows]
-        aims = torch.tensor(uniform, dtype=torch.double, device=logits.device) * cumulative[:, -1]
-        # `<=`: a candidate of weight 0 is never the first whose sum exceeds the aim.
-        places = (cumulative <= aims[:, None]).sum(-1, keepdim=True).clamp(max=ids.shape[-1] - 1)
-        chosen = ids.gather(-1, places).squeeze(-1)
-    return [token if good else None for token, good in zip(chosen.tolist(), valid, strict=True)]
-
-
-def _nucleus(probabilities: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Candidate ids [rows, n], ascending, and their probabilities, 0 outside the smallest set that reaches top_p.
-
-    Nucleus sampling of Holtzman et al. 2020 (arXiv 1904.09751). The most probable few hundred nearly always reach
-    top_p, so the whole vocabulary is sorted only when they do not.
-    """
-    vocabulary = probabilities.shape[-1]
-    if top_p >= 1:
-        return torch.arange(vocabulary, device=probabilities.device).expand_as(probabilities), probabilities
-    width = min(NUCLEUS_FIRST_LOOK, vocabulary)
-    while True:
-        weights, ids = probabilities.topk(width, dim=-1)
-        before = weights.double().cumsum(-1) - weights
-        if width == vocabulary or bool((before[:, -1] >= top_p).all()):
-            break
-        width = min(8 * width, vocabulary)
-    weights = weights.masked_fill(before >= top_p, 0.0)
-    ids, order = ids.sort(dim=-1)
-    return ids, weights.gather(-1, order)
 
 
 def _shared(known: Held, row: _Row) -> bool:

@@ -9,7 +9,8 @@ import torch
 from data_prep.errors import UserError
 from eval.chat_models import load_chat_model, load_chat_models, parse_spec
 from eval.chat_models.base import Request, Sampling, split_thinking
-from eval.chat_models.local import _nucleus, _Row, pick
+from eval.chat_models.local import _Row
+from eval.chat_models.picking import _nucleus, pick
 
 GREEDY = Sampling(max_new_tokens=12, temperature=0)
 SAMPLED = Sampling(max_new_tokens=12, temperature=1.0, top_p=0.9)

@@ -80,6 +80,25 @@ def auc(likeness: Any) -> str:
     return triple((likeness["auc"], likeness["auc_low"], likeness["auc_high"]))
 
 
+def nearer(likeness: Any) -> str:
+    """In how many shapes of turns the tuned seeker is nearer to real ones, in words."""
+    gaps = [
+        [abs(feature["difference"][0]) for feature in pair]
+        for pair in zip(*(one["features"] for one in likeness), strict=True)
+    ]
+    count = sum(tuned < prompted for prompted, tuned in gaps)
+    apart = [name for name, one in zip(RUNS, likeness, strict=True) if (one["auc_low"] or 0) > 0.5]
+    told = (
+        f"The classifier tells {' and '.join(apart)} from real ones."
+        if apart
+        else "The classifier tells neither apart."
+    )
+    return (
+        f"The tuned seeker is nearer to real ones than the prompted one in {count} of these {len(gaps)} shapes, by the size "
+        f"of the difference. {told}\n"
+    )
+
+
 def curve(shares: Any) -> str:
     return ", ".join(f"{share:.0%}" for share in shares) or "unknown"
 
@@ -125,6 +144,7 @@ def results_page(commands: list[tuple[Stage, float]], data: str, audits: Any, tr
             ("per dialogue", "real", "prompted", "prompted minus real", "tuned", "tuned minus real"),
             features,
         ),
+        nearer(likeness),
         "## Round by round\n",
         table(
             ("seeker", "has thanked or agreed by round 1, 2, …", "card's words used by round 1, 2, …"),

@@ -94,8 +94,8 @@ def nearer(likeness: Any) -> str:
         else "The classifier tells neither apart."
     )
     return (
-        f"The tuned seeker is nearer to real ones than the prompted one in {count} of these {len(gaps)} shapes, by the size "
-        f"of the difference. {told}\n"
+        f"The tuned seeker is nearer to real ones than the prompted one in {count} of these {len(gaps)} shapes, by the "
+        f"size of the difference. {told}\n"
     )
 
 
